@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
@@ -18,18 +19,14 @@ from rmq_store.questions.lag_summary import LagAnswer, lag_of
 from rmq_store.report.plots import COLOURS, draw_bars, named
 from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
-    Cell,
     Command,
     Grid,
     LeftOutSection,
     Plot,
     Remark,
     Section,
-    in_units,
+    listing,
     not_listed,
-    number,
-    span,
-    text,
 )
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.text.sizes import size
@@ -40,6 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ROWS = 50
+_BEHIND = "consumerGroup topic lag lagBytes lagMs"
+_LAG = "consumerGroup topic queues lag lagBytes lagMs notAcknowledged queuesWithLoss"
+_LOST = "consumerGroup topic queues messages"
 _SLOWEST = 5
 _BARS = 10
 _LONGEST = (16, 34)  # characters of a name in a plot, narrow and wide
@@ -67,50 +67,28 @@ def lag(inquiry: Inquiry) -> Section:
     behind = [row for row in rows if row["lag"] != 0]
     estimated = any((row.get("lag") or 0) > counted for row in answer.rows)
     note = f"The bytes of more than {counted:,} messages of a queue are estimated from samples."
+    more = not_listed(len(rows), _ROWS, "more, less far behind,")
     return replace(
         section,
         about="By the broker's offset files, which miss what was consumed since they were written. "
         "The time is that from the first unconsumed message to the newest of its queue.",
         plots=[_lag_plot(behind)] if behind else [],
-        grids=[_lag_grid(rows), *_slowest(inquiry, _users_behind(rows))],
+        grids=[
+            listing("lag-by-group", "Lag by group and topic", _LAG, rows[:_ROWS], more),
+            *_slowest(inquiry, _users_behind(rows)),
+        ],
         remarks=list(_remarks(inquiry, answer, rows)),
         unseen=[note] if estimated else [],
     )
 
 
-def _lag_grid(rows: Sequence[dict[str, Any]]) -> Grid:
-    columns = (
-        *("group", "topic", "queues", "messages", "bytes", "time"),
-        *("popped, not acknowledged", "queues that lost messages"),
-    )
-    cells = [
-        [
-            *map(text, (row["consumerGroup"], row["topic"])),
-            number(row["queues"]),
-            *_lag_cells(row),
-            *map(number, (row["notAcknowledged"], row["queuesWithLoss"])),
-        ]
-        for row in rows[:_ROWS]
-    ]
-    more = not_listed(len(rows), _ROWS, "more, less far behind,")
-    return Grid("lag-by-group", "Lag by group and topic", columns, cells, more)
-
-
-def _lag_cells(row: dict[str, Any]) -> tuple[Cell, Cell, Cell]:
-    return number(row["lag"]), in_units(row["lagBytes"]), span(row["lagMs"])
-
-
 def _slowest(inquiry: Inquiry, users: Sequence[dict[str, Any]]) -> Iterator[Grid]:
     """The groups with the largest lag in messages, bytes and time."""
-    columns = ("group", "topic", "messages", "bytes", "time", "to look closer")
     measures = (("messages", "lag"), ("bytes", "lagBytes"), ("time", "lagMs"))
     for what, name in measures if users else ():
         rows = sorted(users, key=lambda row: -(row[name] or 0))[:_SLOWEST]
-        cells = [
-            [text(row["consumerGroup"]), text(row["topic"]), *_lag_cells(row), _look(inquiry, row)]
-            for row in rows
-        ]
-        yield Grid(f"slowest-{what}", f"Slowest by {what}", columns, cells)
+        look = partial(_look, inquiry)
+        yield listing(f"slowest-{what}", f"Slowest by {what}", _BEHIND, rows, command=look)
 
 
 def _look(inquiry: Inquiry, row: dict[str, Any]) -> Command:
@@ -201,21 +179,29 @@ def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
     for risk in plan.risks:
         queues, messages = lost.get((risk.group, risk.topic), (0, 0))
         lost[risk.group, risk.topic] = [queues + 1, messages + risk.messages]
-    rows, remarks = [], []
     shown = inquiry.command("retention")
     if plan.risks and plan.trigger == "manual":
         first_left = inquiry.store.log.store_time_at(plan.log_start_after)
         if first_left is not None:
             shown = inquiry.command("retention", "--keep-from", shown_time(first_left + 1))
-    for (group, topic), counts in sorted(lost.items(), key=lambda item: (-item[1][1], item[0])):
-        look = inquiry.command("offsets", "--group", group, "--topic", topic)
-        rows.append([text(group), text(topic), *map(number, counts), look])
-        said = (
-            f"group {group} loses {counts[1]:,} unread messages of topic {topic} when retention "
-            "deletes the next files"
+    rows = [
+        dict(zip(_LOST.split(), (*of, *counts), strict=True))
+        for of, counts in sorted(lost.items(), key=lambda item: (-item[1][1], item[0]))
+    ]
+    remarks = [
+        Remark(
+            Severity.WARNING,
+            f"group {row['consumerGroup']} loses {row['messages']:,} unread messages of topic "
+            f"{row['topic']} when retention deletes the next files",
+            shown,
         )
-        remarks.append(Remark(Severity.WARNING, said, shown))
-    columns = ("group", "topic", "queues", "unread messages that go", "where the group is")
-    more = not_listed(len(rows), _ROWS)
-    grid = Grid("retention-by-group", "Groups that lose messages", columns, rows[:_ROWS], more)
+        for row in rows
+    ]
+    grid = listing(
+        *("retention-by-group", "Groups that lose unread messages", _LOST, rows[:_ROWS]),
+        not_listed(len(rows), _ROWS),
+        lambda row: inquiry.command(
+            "offsets", "--group", row["consumerGroup"], "--topic", row["topic"]
+        ),
+    )
     return {"grids": [grid] if rows else [], "remarks": remarks}

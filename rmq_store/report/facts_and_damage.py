@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
 from rmq_store.report.report_scope import Inquiry, NamedStore
-from rmq_store.report.section import Cell, Grid, Remark, Section, in_units, not_listed, number, text
+from rmq_store.report.section import Cell, Grid, Remark, Section, listing, not_listed, text
 from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
@@ -60,12 +61,12 @@ def _ending(named: NamedStore, info: StoreInfo) -> Iterator[Remark]:
 
 def files(inquiry: Inquiry) -> Section:
     """The release, and the files by part: their size, and the space that they take on the disk."""
-    parts: dict[str, list[int]] = {}
+    parts: dict[str, Counter[str]] = {}
     for row in TABLES["files"].rows(inquiry.store):
-        before = parts.get(row["part"], [0, 0, 0])
-        parts[row["part"]] = [before[0] + 1, before[1] + row["size"], before[2] + row["allocated"]]
-    order = sorted(parts, key=lambda part: (-parts[part][1], part))
-    rows = [[text(part), number(parts[part][0]), *map(in_units, parts[part][1:])] for part in order]
+        counts = {"files": 1, "size": row["size"], "allocated": row["allocated"]}
+        parts.setdefault(row["part"], Counter()).update(counts)
+    order = sorted(parts, key=lambda part: (-parts[part]["size"], part))
+    rows = [{"part": part, **parts[part]} for part in order]
     store = inquiry.store
     release = f"No file records the release; the records look like those of {store.dialect}."
     if (store.path / ABORT_BACKUP_FILE).exists():
@@ -75,7 +76,7 @@ def files(inquiry: Inquiry) -> Section:
         "Files",
         f"{release} A broker creates log files in advance: size is what ls shows, "
         "allocated is what they take on the disk.",
-        grids=[Grid("files-by-part", "", ("part", "files", "size", "allocated"), rows)],
+        grids=[listing("files-by-part", "", "part files size allocated", rows)],
         commands=[inquiry.command("table files")],
     )
 

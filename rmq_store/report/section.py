@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_duration, shown_time
@@ -13,6 +14,9 @@ from rmq_store.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_TIMES = ("first", "last", "died")  # columns, beside those that end in Timestamp
+_SIZES = ("bytes", "lagBytes", "storeSize", "size", "allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +156,33 @@ def in_units(count: int | None) -> Cell:
     return number(None) if count is None else Cell(size(count), f"{count:,} bytes", "number")
 
 
-def time_cell(ms: int | None) -> Cell:
-    """A cell with a time in UTC."""
-    return text(None) if ms is None else Cell(shown_time(ms), f"{ms} ms", "time")
+def cell_of(name: str, value: Any) -> Cell:
+    """A value of a table's column, in the form that the column's name shows. Times are ms."""
+    if isinstance(value, datetime):
+        value = round(value.replace(tzinfo=value.tzinfo or timezone.utc).timestamp() * 1000)
+    if value is None:
+        return text(None)
+    if name in _TIMES or name.endswith("Timestamp"):
+        return Cell(shown_time(value), f"{value} ms", "time")
+    if name.endswith("Ms"):
+        return Cell(shown_duration(value), f"{value:,} ms", "number")
+    if name in _SIZES:
+        return in_units(value)
+    return number(value) if isinstance(value, int) else text(value)
 
 
-def span(ms: int | None) -> Cell:
-    """A cell with a time span."""
-    return number(None) if ms is None else Cell(shown_duration(ms), f"{ms:,} ms", "number")
+def listing(
+    anchor: str,
+    title: str,
+    names: str,
+    rows: Iterable[Mapping[str, Any]],
+    more: str | None = None,
+    command: Callable[[Mapping[str, Any]], Cell] | None = None,
+) -> Grid:
+    """Columns of a table by their names, with the command that looks closer at each row."""
+    columns, last = names.split(), [] if command is None else [command]
+    cells = [
+        [*(cell_of(name, row.get(name)) for name in columns), *(look(row) for look in last)]
+        for row in rows
+    ]
+    return Grid(anchor, title, [*columns, *["command" for _ in last]], cells, more)

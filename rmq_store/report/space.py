@@ -19,6 +19,7 @@ from rmq_store.report.section import (
     Remark,
     Section,
     in_units,
+    listing,
     not_listed,
     number,
     text,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _BARS = 8  # topics in a plot
 _ROWS = 50
 _DAYS = 31
+_LARGEST = "storeSize topic queueId queueOffset commitLogOffset"
 _LONGEST = (18, 30)  # characters of a name in a plot, narrow and wide
 _MUCH = 0.5  # of the log
 
@@ -117,16 +119,12 @@ def _day_name(day: date | None) -> str:
 
 
 def _days_grid(days: dict[date | None, dict[str, list[int]]]) -> Grid:
-    rows = [
-        [
-            text(_day_name(day)),
-            number(sum(messages for messages, _ in found.values())),
-            in_units(sum(taken for _, taken in found.values())),
-        ]
-        for day, found in list(days.items())[-_DAYS:]
-    ]
+    rows = []
+    for day, found in list(days.items())[-_DAYS:]:
+        messages, taken = (sum(counts) for counts in zip(*found.values(), strict=True))
+        rows.append({"day": _day_name(day), "messages": messages, "bytes": taken})
     more = not_listed(len(days), _DAYS, "earlier days")
-    return Grid("by-day", "By day of store time (UTC)", ("day", "messages", "bytes"), rows, more)
+    return listing("by-day", "By day of store time (UTC)", "day messages bytes", rows, more)
 
 
 def _days_plot(inquiry: Inquiry, days: dict[date | None, dict[str, list[int]]]) -> Plot:
@@ -191,19 +189,19 @@ def rate(inquiry: Inquiry) -> Section:
 
 def largest(inquiry: Inquiry) -> Section:
     """The largest messages, each with the command that prints it."""
-    most = inquiry.most_of_a_queue
-    rows = []
-    for row in inquiry.usage.largest:
-        place = ("--topic", row["topic"], "--queue", row["queueId"], "--offset", row["queueOffset"])
-        numbers = map(number, (row["queueId"], row["queueOffset"], row["commitLogOffset"]))
-        cat = inquiry.command("cat", *place, "--limit", 1, "--json")
-        rows.append([in_units(row["storeSize"]), text(row["topic"]), *numbers, cat])
-    columns = ("storeSize", "topic", "queueId", "queueOffset", "commitLogOffset", "to print it")
+    most, rows = inquiry.most_of_a_queue, inquiry.usage.largest
+    grid = listing(
+        *("largest-messages", "", _LARGEST, rows),
+        command=lambda row: inquiry.command(
+            *("cat", "--topic", row["topic"], "--queue", row["queueId"]),
+            *("--offset", row["queueOffset"], "--limit", 1, "--json"),
+        ),
+    )
     unseen = f"Only the newest {most or 0:,} messages of each queue were looked at."
     return Section(
         "largest",
         "The largest messages",
         f"The {LARGEST} largest records that queues list." if rows else "No queue has a message.",
-        grids=[Grid("largest-messages", "", columns, rows)] if rows else [],
+        grids=[grid] if rows else [],
         unseen=[unseen] if most is not None else [],
     )

@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -25,16 +25,12 @@ from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
     Cell,
     Command,
-    Grid,
     LeftOutSection,
     Remark,
     Section,
-    in_units,
+    listing,
     not_listed,
-    number,
-    span,
     text,
-    time_cell,
 )
 from rmq_store.system_topics.delayed_messages import OVERDUE
 from rmq_store.system_topics.open_state import expired_unfinished
@@ -43,6 +39,11 @@ from rmq_store.tables import TABLES
 from rmq_store.verify.findings import Severity
 
 _LISTED = 20
+_SCHEDULED = "state dueTimestamp overdueMs topic queueId kind delayLevel keys"
+_OPEN = "sinceTimestamp openMs topic producerGroup checks keys"
+_DEAD_BY_GROUP = "consumerGroup originTopic messages bytes first last"
+_DEAD = "died consumerGroup originTopic reconsumeTimes keys why"
+_RETRIES = "lastTimestamp consumerGroup originTopic reconsumeTimes deadLetterTimestamp keys"
 _LATEST = 1 << 62
 
 Row = Mapping[str, Any]
@@ -67,21 +68,9 @@ def scheduled(inquiry: Inquiry) -> Section:
     ]
     if not states.total():
         return replace(section, about=f"None is waiting.{others}", remarks=lost)
-    cells = [
-        [
-            *(text(row["state"]), time_cell(row.get("dueTimestamp")), span(row.get("overdueMs"))),
-            *(text(row["topic"]), number(row["queueId"])),
-            text(
-                row["kind"]
-                if row.get("delayLevel") is None
-                else f"{row['kind']} {row['delayLevel']}"
-            ),
-            *(text(row["keys"]), _trace(inquiry, row)),
-        ]
-        for row in rows
-    ]
-    columns = ("state", "due", "overdue by", "topic", "queueId", "kind", "keys", "to trace it")
-    grid = Grid("scheduled-messages", "", columns, cells, not_listed(states.total(), _LISTED))
+    unlisted = not_listed(states.total(), _LISTED)
+    trace = partial(_trace, inquiry)
+    grid = listing("scheduled-messages", "", _SCHEDULED, rows, unlisted, trace)
     said = f"{overdue:,} scheduled messages were due before the newest record and are not delivered"
     look = inquiry.command("scheduled", "--state", OVERDUE)
     about = f"{_states(states)}. A message is overdue if it was due before the newest record of the log."
@@ -107,17 +96,9 @@ def transactions(inquiry: Inquiry) -> Section:
     )
     if not states.total():
         return replace(section, about="No half message is left.")
-    cells = [
-        [
-            *(time_cell(row["sinceTimestamp"]), span(row["openMs"]), text(row["topic"])),
-            *(text(row["producerGroup"]), number(row["checks"]), text(row["keys"])),
-            _trace(inquiry, row),
-        ]
-        for row in rows
-    ]
-    columns = ("since", "open for", "topic", "producerGroup", "checks", "keys", "to trace it")
     unlisted = not_listed(states[OPEN], _LISTED)
-    grid = Grid("open-transactions", "Open transactions", columns, cells, unlisted)
+    trace = partial(_trace, inquiry)
+    grid = listing("open-transactions", "Open transactions", _OPEN, rows, unlisted, trace)
     said = f"{states[OPEN]:,} transactions are neither committed nor rolled back"
     return replace(
         section,
@@ -138,35 +119,18 @@ def dead_letters(inquiry: Inquiry) -> Section:
     newest = tuple(part.cut(part.stop - most, part.stop) for part in ranges)
     every, read = sum(map(len, ranges)), sum(map(len, newest))
     answer = dead_letters_in(store, newest, top=_LISTED)
-    groups = [
-        [
-            *map(text, (row["consumerGroup"], row["originTopic"])),
-            *(number(row["messages"]), in_units(row["bytes"])),
-            *map(_instant, (row["first"], row["last"])),
-            inquiry.command("dlq", "--group", row["consumerGroup"]),
-        ]
-        for row in answer.groups[:50]
-    ]
-    columns = ("group", "originTopic", "messages", "bytes", "first", "last", "to list them")
-    letters = [
-        [
-            *(_instant(row["died"]), text(row["consumerGroup"]), text(row["originTopic"])),
-            *(number(row["reconsumeTimes"]), text(row["keys"]), text(row["why"])),
-            _trace(inquiry, row),
-        ]
-        for row in answer.newest
-    ]
-    of_letters = ("given up", "group", "originTopic", "attempts", "keys", "why", "to trace it")
-    more = not_listed(read, _LISTED)
+    trace, more = partial(_trace, inquiry), not_listed(read, _LISTED)
+    groups = listing(
+        *("dead-letters-by-group", "By group and topic", _DEAD_BY_GROUP, answer.groups[:50]),
+        command=lambda row: inquiry.command("dlq", "--group", row["consumerGroup"]),
+    )
+    letters = listing("dead-letters-newest", "The newest", _DEAD, answer.newest, more, trace)
     said = f"consumer groups gave up {every:,} messages (dead letters)"
     unseen = f"Only the newest {read:,} of {every:,} dead letters were read."
     return replace(
         section,
         about=f"{every:,} messages that consumer groups gave up.",
-        grids=[
-            Grid("dead-letters-by-group", "By group and topic", columns, groups),
-            Grid("dead-letters-newest", "The newest", of_letters, letters, more),
-        ],
+        grids=[groups, letters],
         remarks=[Remark(Severity.WARNING, said, inquiry.command("dlq"))],
         unseen=[unseen] if read < every else [],
     )
@@ -189,30 +153,17 @@ def retries(inquiry: Inquiry) -> Section:
     rows, _, _ = _sorted_rows(inquiry, "retries", lambda row: (-row["lastTimestamp"],), noted)
     if not rows:
         return replace(section, about="No group sent a message back.")
-    by_group = [
-        [text(group), number(messages), inquiry.command("retries", "--group", group)]
-        for group, messages in groups.most_common(50)
-    ]
-    newest = [
-        [
-            *(
-                time_cell(row["lastTimestamp"]),
-                text(row["consumerGroup"]),
-                text(row["originTopic"]),
-            ),
-            *(number(row["reconsumeTimes"]), time_cell(row.get("deadLetterTimestamp"))),
-            *(text(row["keys"]), _trace(inquiry, row)),
-        ]
-        for row in rows
-    ]
-    columns = ("last", "group", "originTopic", "attempts", "given up", "keys", "to trace it")
-    unlisted = not_listed(groups.total(), _LISTED)
+    by_group = [{"consumerGroup": group, "messages": n} for group, n in groups.most_common(50)]
+    unlisted, trace = not_listed(groups.total(), _LISTED), partial(_trace, inquiry)
     return replace(
         section,
         about=f"{groups.total():,} messages that consumer groups sent back.",
         grids=[
-            Grid("retries-by-group", "By group", ("group", "messages", "to list them"), by_group),
-            Grid("retries-newest", "The newest", columns, newest, unlisted),
+            listing(
+                *("retries-by-group", "By group", "consumerGroup messages", by_group),
+                command=lambda row: inquiry.command("retries", "--group", row["consumerGroup"]),
+            ),
+            listing("retries-newest", "The newest", _RETRIES, rows, unlisted, trace),
         ],
     )
 
@@ -277,9 +228,3 @@ def _trace(inquiry: Inquiry, row: Row) -> Cell:
     if not key or key.startswith("-"):  # it would be an option
         return text(None)
     return inquiry.command("trace", key)
-
-
-def _instant(at: datetime | None) -> Cell:
-    if at is None:
-        return text(None)
-    return time_cell(round(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp() * 1000))

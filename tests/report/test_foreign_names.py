@@ -37,7 +37,7 @@ def test_names_are_shown_escaped(hostile: Page) -> None:
         assert not hostile.soup.find(name), name
     shown = {row["topic"] for row in hostile.rows("by-topic")}
     assert {printable(topic) for topic in TOPICS} <= shown
-    groups = {row["group"] for row in hostile.rows("lag-by-group")}
+    groups = {row["consumerGroup"] for row in hostile.rows("lag-by-group")}
     assert {printable(group) for group in GROUPS} <= groups
 
 
