@@ -30,13 +30,12 @@ _GROWTH_DAYS = 7
 
 Ranges = tuple[QueueSlice, ...]
 _MOST_DAYS = 400
-_SMALL = 1 << 16  # entries that are read at once
 _COUNTED = 1 << 16  # messages of a queue up to which its entries may be read; above it, bisected
 _ENTRIES = 20_000_000  # that are read in all: some seconds
 _BISECTIONS = 200_000  # in all: some ten seconds
 _FEWEST_PERIODS = 12
 
-Cuts = tuple[int, ...]
+Cuts = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +124,16 @@ def usage_of(
     rows: list[Row] = []
     large: list[Row] = []
     for part in all_ranges(store) if ranges is None else ranges:
-        entries = None if days is None else small_queue(store, part, most_of_a_queue)
-        if days is not None and entries is not None:
-            rows += rows_of_days(part, entries, days)
-            large += _largest_of(part, entries, largest)
+        entries = None
+        if days is None:
+            rows += usage_rows(store, [part], most_of_a_queue, zone, hours=hours)
         else:
-            if days is not None and most_of_a_queue is not None:
-                rows += estimated_days(store, part, days, most_of_a_queue)
-            else:
-                rows += usage_rows(store, [part], most_of_a_queue, zone, hours=hours)
+            entries = small_queue(store, part, min(_COUNTED, most_of_a_queue or _COUNTED))
+            rows += rows_of_days(store, part, entries, days, most_of_a_queue)
+        if entries is None:
             large += _large_messages(store, _newest(store, part, most_of_a_queue), largest)
+        else:
+            large += _largest_of(part, entries, largest)
         large = heapq.nsmallest(largest, large, _size)
         progress(len(part))
     start, end = store.log_range()
@@ -185,7 +184,7 @@ class DaysOfLog:
     """The first day, UTC, since 1970, and the log offsets where the next days begin."""
 
     first: int
-    cuts: Ints
+    cuts: Cuts
 
 
 def days_of_log(store: MessageStore) -> DaysOfLog | None:
@@ -198,39 +197,49 @@ def days_of_log(store: MessageStore) -> DaysOfLog | None:
     if last - first > _MOST_DAYS:
         return None
     midnights = [day * DAY_MS for day in range(first + 1, last + 1)]
-    return DaysOfLog(first, np.array([*log_offsets_since(store, midnights)], dtype=np.int64))
+    return DaysOfLog(first, [*log_offsets_since(store, midnights)])
 
 
-def small_queue(store: MessageStore, part: QueueSlice, most: int | None) -> Entries | None:
-    """All entries of a range; None if they are many (more than `most`), or not each is one message in
-    its order."""
-    if len(part) > (_SMALL if most is None else min(_SMALL, most)):
+def small_queue(store: MessageStore, part: QueueSlice, most: int) -> Entries | None:
+    """All entries of a range; None if they are more than `most`, or not each is one message in its order."""
+    if len(part) > most:
         return None
     entries = store.entries(part.queue, part.start, part.stop)
     in_order = entries.points_to_record.all() and (np.diff(entries.log_offset) > 0).all()
     return entries if len(entries) == len(part) and in_order else None
 
 
-def rows_of_days(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterator[Row]:
-    """Rows of the table `usage` for the entries of a range."""
-    bounds = [0, *np.searchsorted(entries.log_offset, days.cuts).tolist(), len(entries)]
-    summed = np.concatenate([[0], np.cumsum(entries.size, dtype=np.int64)])
-    for number, (start, stop) in enumerate(pairwise(bounds)):
-        if start < stop:
-            of_day = part.cut(part.start + start, part.start + stop)
-            yield usage_row(of_day, days.first + number, int(summed[stop] - summed[start]))
+def _bounds(
+    store: MessageStore, part: QueueSlice, entries: Entries | None, cuts: Cuts
+) -> list[int]:
+    """The queue offsets of a range where the log reaches each of `cuts`, with those of both ends. By the
+    entries of a small queue, else by bisection."""
+    if entries is None:
+        at = [store.view.offset_at_log(part.queue, cut) for cut in cuts]
+    else:
+        at = (part.start + np.searchsorted(entries.log_offset, cuts)).tolist()
+    bounds = np.clip([part.start, *at, part.stop], part.start, part.stop)
+    ascending: list[int] = np.maximum.accumulate(bounds).tolist()
+    return ascending
 
 
-def estimated_days(
-    store: MessageStore, part: QueueSlice, days: DaysOfLog, most: int
+def rows_of_days(
+    store: MessageStore,
+    part: QueueSlice,
+    entries: Entries | None,
+    days: DaysOfLog,
+    most: int | None = None,
 ) -> Iterator[Row]:
-    """Rows of the table `usage` for a range; the bytes of more than `most` messages are estimated."""
-    at = [store.view.offset_at_log(part.queue, cut) for cut in days.cuts.tolist()]
-    bounds = np.maximum.accumulate(np.clip([part.start, *at, part.stop], part.start, part.stop))
-    for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
-        if start < stop:
-            size = bytes_between(store, part.queue, start, stop, most)
-            yield usage_row(part.cut(start, stop), days.first + number, size)
+    """Rows of the table `usage` for a range and its entries, if it is small. The bytes of more than `most`
+    messages are estimated."""
+    for number, (start, stop) in enumerate(pairwise(_bounds(store, part, entries, days.cuts))):
+        if start == stop:
+            continue
+        if entries is None:
+            size = bytes_between(store, part.queue, start, stop, most or stop - start)
+        else:
+            size = int(entries.size[start - part.start : stop - part.start].sum(dtype=np.int64))
+        yield usage_row(part.cut(start, stop), days.first + number, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,15 +269,14 @@ def message_rate(store: MessageStore, periods: int = 96) -> MessageRate:
     edges = _edges(store, periods)
     if not edges:
         return MessageRate((), {})
-    start, end = store.log_range()
-    cuts = (start, *log_offsets_since(store, edges[1:-1]), end)
-    most = _read_whole(store)
-    none: Ints = np.zeros(len(cuts) - 1, dtype=np.int64)
+    cuts, most = [*log_offsets_since(store, edges[1:-1])], _read_whole(store)
+    none: Ints = np.zeros(len(edges) - 1, dtype=np.int64)
     counts: dict[str, Ints] = {}
     for part in all_ranges(store):
         topic = part.queue.topic
         if len(part) and not topic.startswith(LMQ_PREFIX):
-            counts[topic] = counts.get(topic, none) + _counts(store, part, cuts, most)
+            bounds = _bounds(store, part, small_queue(store, part, most), cuts)
+            counts[topic] = counts.get(topic, none) + np.diff(bounds)
     by_topic = {topic: tuple(numbers.tolist()) for topic, numbers in counts.items()}
     return MessageRate(tuple(edges), by_topic)
 
@@ -289,20 +297,3 @@ def _edges(store: MessageStore, periods: int) -> list[int]:
     fits = max(_FEWEST_PERIODS, _BISECTIONS // max(1, large))
     count = max(1, min(periods, fits, stop - first))
     return [first + (stop - first) * at // count for at in range(count + 1)]
-
-
-def _counts(store: MessageStore, part: QueueSlice, cuts: Cuts, most: int) -> Ints:
-    """The messages of a queue range between each two cuts."""
-    if len(part) > most:
-        at = [store.view.offset_at_log(part.queue, cut) for cut in cuts[1:-1]]
-        bounds = np.clip([part.start, *at, part.stop], part.start, part.stop)
-        found: Ints = np.maximum(np.diff(bounds), 0)
-        return found
-    counts: Ints = np.zeros(len(cuts) - 1, dtype=np.int64)
-    steps = offset_steps(store, part.start, part.stop, _COUNTED)
-    for start in steps:
-        entries = store.entries(part.queue, start, min(start + steps.step, part.stop))
-        mine = entries.points_to_record & (entries.offset >= start)
-        period = np.searchsorted(cuts[1:-1], entries.log_offset[mine], side="right")
-        np.add.at(counts, period, entries.count[mine])
-    return counts

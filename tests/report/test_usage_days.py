@@ -4,7 +4,6 @@ and time, compared with what the broker's own decoder read."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -15,8 +14,7 @@ import pytest
 from rmq_store import MessageStore, QueueSlice
 from rmq_store.format.queues import Entries
 from rmq_store.questions import usage
-from rmq_store.questions.usage import DaysOfLog, rows_of_days, usage_of
-from rmq_store.tables.table import Row
+from rmq_store.questions.usage import small_queue, usage_of
 from tests.support.golden import Golden, in_a_queue, messages_in
 from tests.support.running.commands import in_ms, objects, run
 from tests.support.stores import SMALL, one_message
@@ -57,11 +55,12 @@ def test_the_answer_is_the_same_over_several_days(
         usual = usage_of(store, largest=LARGEST)
         read: list[int] = []
 
-        def noted(part: QueueSlice, entries: Entries, days: DaysOfLog) -> Iterator[Row]:
-            read.append(len(part))
-            return rows_of_days(part, entries, days)
+        def noted(store: MessageStore, part: QueueSlice, most: int) -> Entries | None:
+            entries = small_queue(store, part, most)
+            read.append(0 if entries is None else len(entries))
+            return entries
 
-        monkeypatch.setattr("rmq_store.questions.usage.rows_of_days", noted)
+        monkeypatch.setattr("rmq_store.questions.usage.small_queue", noted)
         assert usage_of(store, largest=LARGEST, days_by_log=True) == usual
     assert sum(read) == len(times)
     assert len({row["day"] for row in usual.rows}) == 5
