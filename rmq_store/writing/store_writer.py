@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,85 +69,6 @@ from rmq_store.writing.encoded_records import EncodedRecords
 from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
 
 
-@dataclass(frozen=True, slots=True)
-class WritableStore:
-    """The state that a writer continues from. The owner of this object releases the lock."""
-
-    root: Path
-    config: StoreConfig
-    lock: StoreLock
-    dialect: Dialect
-    broker_name: str
-    snapshot: StoreSnapshot
-    recovered: RecoveryReport | None = None
-    last_record: int = 0  # log offset
-    last_timestamp: int = 0  # ms
-
-
-def make_store(
-    path: str | os.PathLike[str], config: Any, release: str | None, broker_name: str | None
-) -> WritableStore:
-    """A new store without messages: see StoreWriter.create."""
-    settings, traits, root = StoreConfig.of(config), dialect(release), Path(path)
-    refuse_uri(os.fspath(path))
-    _ = settings.flushes_each_append  # raises for an unknown flushDiskType before a file is created
-    try:
-        refuse_content(root, "Use a new folder, or append_to for an existing store")
-        for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
-            (root / name).mkdir(parents=True, exist_ok=True)
-        settings = with_log_of_its_own(settings)
-        for folder in paths_in(settings.storePathCommitLog) or [COMMITLOG_DIR]:
-            (root / folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_create(root, "the store's folders", error) from error
-    name = broker_name or settings.brokerName or root.absolute().name
-    return WritableStore(root, settings, StoreLock(root), traits, name, StoreSnapshot(0, 0))
-
-
-def open_store(
-    path: str | os.PathLike[str],
-    config: Any,
-    release: str | None,
-    broker_name: str | None,
-    recovery: str,
-    until: int | None,
-) -> WritableStore:
-    """A store as its last writer or broker left it, or recovered: see StoreWriter.append_to."""
-    if recovery not in ("strict", "refuse"):
-        raise InvalidArgumentError(
-            reason=f"unknown way to recover {recovery!r}", expected="strict or refuse"
-        )
-    given, traits = StoreConfig.of(config), dialect(release)
-    root = require_store(path, given)
-    refuse_rocksdb_config(root)
-    refuse_foreign_log(root, given)
-    refuse_linked_queues(root)
-    lock = StoreLock(root)
-    try:
-        report = None
-        if recovery == "refuse":
-            refuse_abort(root)
-        else:
-            report = recover_locked(root, given, traits, until=until, cuts_intact=False)
-            if report.entries_after_log:
-                LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
-        folders = QueueFolders(root, given)
-        log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
-        refuse_unsure_files(log)
-        snapshot = take_snapshot(log, folders)
-        refuse_unclean(log, folders, snapshot)
-        known = given.with_defaults_of(geometry_found(log, folders, damaged_index=False))
-        refuse_contradiction(known, log, folders, snapshot)
-        _clear_page_rest(log, snapshot.log_end)
-        name = broker_name or known.brokerName or root.absolute().name
-        return WritableStore(
-            root, known, lock, traits, name, snapshot, report, *_last_record(log, snapshot)
-        )
-    except BaseException:
-        lock.release()
-        raise
-
-
 def _clear_page_rest(log: CommitLog, end: int) -> None:
     """Set what a broker left of its buffer after the last record to zero: it would follow ours too."""
     segment = log.chain.segment_at(end)
@@ -194,15 +115,21 @@ class StoreWriter:
     an exception. If writing itself failed, `abort` remains, so that the next broker recovers the store.
     """
 
-    def __init__(self, store: WritableStore) -> None:
-        """Use `create` or `append_to`."""
-        root, config, traits, snapshot = store.root, store.config, store.dialect, store.snapshot
-        self.path = root
-        self.config = config
-        self.dialect = traits
-        self.broker_name = store.broker_name
-        self.recovered: RecoveryReport | None = store.recovered
-        self._lock = store.lock
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        lock: StoreLock,
+        traits: Dialect,
+        broker_name: str | None,
+        snapshot: StoreSnapshot,
+        recovered: RecoveryReport | None = None,
+        last: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Use `create` or `append_to`. `last`: place and store time (ms) of the last record."""
+        self.path, self.config, self.dialect = root, config, traits
+        self.broker_name = broker_name or config.brokerName or root.absolute().name
+        self.recovered, self._lock = recovered, lock
         self._failed = False
         self._failure: BaseException | None = None  # the first, which a thread may have met
         self._closed = False
@@ -223,12 +150,7 @@ class StoreWriter:
             root, config, traits, snapshot, self._queue_files, self._listed
         )
         self._records = RecordAppender(
-            self._log,
-            self._offsets,
-            config,
-            traits,
-            (store.last_record, store.last_timestamp),
-            self._dispatcher,
+            self._log, self._offsets, config, traits, last, self._dispatcher
         )
         self._appending = threading.RLock()  # the broker's putMessageLock
         self._group_commit = (
@@ -257,7 +179,25 @@ class StoreWriter:
         defaults apply. Raises TargetExistsError if the folder has content, AccessError,
         StoreLockedError.
         """
-        return cls._of(make_store(path, config, release, broker_name))
+        settings, traits, root = StoreConfig.of(config), dialect(release), Path(path)
+        refuse_uri(os.fspath(path))
+        _ = (
+            settings.flushes_each_append
+        )  # raises for an unknown flushDiskType before a file is made
+        try:
+            refuse_content(root, "Use a new folder, or append_to for an existing store")
+            for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
+                (root / name).mkdir(parents=True, exist_ok=True)
+            settings = with_log_of_its_own(settings)
+            for folder in paths_in(settings.storePathCommitLog) or [COMMITLOG_DIR]:
+                (root / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_create(root, "the store's folders", error) from error
+        with ExitStack() as on_failure:
+            lock = on_failure.enter_context(StoreLock(root))
+            writer = cls(root, settings, lock, traits, broker_name, StoreSnapshot(0, 0))
+            on_failure.pop_all()
+        return writer
 
     @classmethod
     def append_to(
@@ -281,15 +221,36 @@ class StoreWriter:
         store; UnrecoverableStoreError before a strict recovery without `until` cuts intact records
         behind a damaged one, or what a store that was closed lists after its log's end.
         """
-        return cls._of(open_store(path, config, release, broker_name, recovery, until))
-
-    @classmethod
-    def _of(cls, store: WritableStore) -> StoreWriter:
-        try:
-            return cls(store)
-        except BaseException:
-            store.lock.release()
-            raise
+        if recovery not in ("strict", "refuse"):
+            raise InvalidArgumentError(
+                reason=f"unknown way to recover {recovery!r}", expected="strict or refuse"
+            )
+        given, traits = StoreConfig.of(config), dialect(release)
+        root = require_store(path, given)
+        refuse_rocksdb_config(root)
+        refuse_foreign_log(root, given)
+        refuse_linked_queues(root)
+        with ExitStack() as on_failure:
+            lock = on_failure.enter_context(StoreLock(root))
+            report = None
+            if recovery == "refuse":
+                refuse_abort(root)
+            else:
+                report = recover_locked(root, given, traits, until=until, cuts_intact=False)
+                if report.entries_after_log:
+                    LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
+            folders = QueueFolders(root, given)
+            log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
+            refuse_unsure_files(log)
+            snapshot = take_snapshot(log, folders)
+            refuse_unclean(log, folders, snapshot)
+            known = given.with_defaults_of(geometry_found(log, folders, damaged_index=False))
+            refuse_contradiction(known, log, folders, snapshot)
+            _clear_page_rest(log, snapshot.log_end)
+            last = _last_record(log, snapshot)
+            writer = cls(root, known, lock, traits, broker_name, snapshot, report, last)
+            on_failure.pop_all()
+        return writer
 
     def _make_flusher(self) -> Flusher:
         used = checkpoint_size(self.dialect)
