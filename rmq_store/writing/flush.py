@@ -9,28 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.markers.checkpoint import Checkpoint
 
 _PAGE = 4096  # OS_PAGE_SIZE of MappedFile
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenSoFar:
-    """The progress of a writer at one moment, which a thorough flush then secures.
-
-    `log_end`; time and place of the last record, and of the last dispatched one; end time of the
-    last full index file.
-    """
-
-    log_end: int
-    last_timestamp: int
-    dispatched_timestamp: int
-    dispatched_record: int
-    index_timestamp: int
 
 
 class GroupCommit:
@@ -91,17 +75,18 @@ class Flusher:
         config: StoreConfig,
         log: OpenFiles,
         queues: OpenFiles,
-        progress: Callable[[], WrittenSoFar],
+        written: Callable[[], Checkpoint],
         write_entries: Callable[[], None],
         flush_index: Callable[[], None],
         write_checkpoint: Callable[[Checkpoint], None],
         failed: Callable[[BaseException], None],
         checkpoint: Checkpoint,
     ) -> None:
+        """`written`: the checkpoint if everything that is written now were on the disk."""
         self._config = config
         self._log = log
         self._queues = queues
-        self._progress = progress
+        self._written = written
         self._write_entries = write_entries
         self._flush_index = flush_index
         self._write_checkpoint = write_checkpoint
@@ -141,14 +126,14 @@ class Flusher:
         queues_due = now - self._queues_at >= config.flush_interval_queues
         if queues_due:
             self._write_entries()
-        before = self._progress()
+        before = self._written()
         if now - self._log_at >= config.flush_interval_log:
             self._log_at = now
             thorough = now - self._log_thorough_at >= config.flush_thorough_log
             self._log.sync(0 if thorough else config.flush_pages_log * _PAGE)
             if thorough:
                 self._log_thorough_at = now
-                self.note(physic=before.last_timestamp)
+                self.note(physic=before.physic_msg_timestamp)
         if queues_due:
             self._queues_at = now
             last = self._queues_thorough_at
@@ -158,22 +143,22 @@ class Flusher:
             else:
                 self._queues.sync(config.flush_pages_queues * _PAGE)
 
-    def flush_queues(self, before: WrittenSoFar) -> None:
+    def flush_queues(self, before: Checkpoint) -> None:
         """Flush all queues and the index, then update the checkpoint."""
         self._queues.sync()
         self._flush_index()
         self.note(
-            logics=before.dispatched_timestamp,
-            record=before.dispatched_record,
-            index=before.index_timestamp,
+            logics=before.logics_msg_timestamp,
+            record=before.logics_physical_offset,
+            index=before.index_msg_timestamp,
         )
         self._write_checkpoint(self._checkpoint)
 
     def flush_all(self) -> None:
         """Flush everything at once and update the checkpoint."""
-        before = self._progress()
+        before = self._written()
         self._log.sync()
-        self.note(physic=before.last_timestamp)
+        self.note(physic=before.physic_msg_timestamp)
         self.flush_queues(before)
 
     def note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:

@@ -66,7 +66,7 @@ from rmq_store.writing.append_messages import (
 )
 from rmq_store.writing.dispatcher import RETRIES, Dispatcher, Reput
 from rmq_store.writing.encoded_records import EncodedRecords
-from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
+from rmq_store.writing.flush import Flusher, GroupCommit
 
 
 def _clear_page_rest(log: CommitLog, end: int) -> None:
@@ -262,7 +262,7 @@ class StoreWriter:
             self.config,
             self._log_files,
             self._queue_files,
-            self._progress,
+            self._written,
             self._write_entries,
             self._dispatcher.flush_index,
             write,
@@ -270,14 +270,13 @@ class StoreWriter:
             Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
         )
 
-    def _progress(self) -> WrittenSoFar:
+    def _written(self) -> Checkpoint:
         with self._appending:
-            return WrittenSoFar(
-                self._log.end,
-                self._records.last_timestamp,
-                self._dispatcher.last_timestamp,
-                self._dispatcher.last_record,
-                self._dispatcher.index_full_until,
+            return Checkpoint(
+                physic_msg_timestamp=self._records.last_timestamp,
+                logics_msg_timestamp=self._dispatcher.last_timestamp,
+                index_msg_timestamp=self._dispatcher.index_full_until,
+                logics_physical_offset=self._dispatcher.last_record,
             )
 
     def _fail(self, error: BaseException) -> None:

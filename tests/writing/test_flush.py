@@ -17,7 +17,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.writing.flush import Flusher, GroupCommit, WrittenSoFar
+from rmq_store.writing.flush import Flusher, GroupCommit
 from tests.support.stores import QUEUES, SMALL, append_many, contents, one_message
 
 SYNC = {**SMALL, "flushDiskType": "SYNC_FLUSH"}
@@ -148,7 +148,7 @@ def make_flusher(config: dict[str, Any]) -> tuple[Flusher, Recorder, Recorder, l
         StoreConfig.of(config),
         log,  # type: ignore[arg-type]
         queues,  # type: ignore[arg-type]
-        lambda: WrittenSoFar(1000, 50, 40, 900, 30),
+        lambda: Checkpoint(50, 40, 30, logics_physical_offset=900),
         lambda: None,
         lambda: None,
         written.append,
