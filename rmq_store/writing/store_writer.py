@@ -158,7 +158,17 @@ class StoreWriter:
             if config.flushes_each_append
             else None
         )
-        self._flusher = self._make_flusher()
+        self._flusher = Flusher(
+            config,
+            self._log_files,
+            self._queue_files,
+            self._written,
+            self._write_entries,
+            self._dispatcher.flush_index,
+            self._write_checkpoint,
+            self._fail,
+            Checkpoint.read_or_zero(root / CHECKPOINT_FILE),
+        )
         self._reput: Reput | None = None
         write_abort(root, traits)
 
@@ -252,23 +262,8 @@ class StoreWriter:
             on_failure.pop_all()
         return writer
 
-    def _make_flusher(self) -> Flusher:
-        used = checkpoint_size(self.dialect)
-
-        def write(checkpoint: Checkpoint) -> None:
-            checkpoint.write(self.path / CHECKPOINT_FILE, used=used)
-
-        return Flusher(
-            self.config,
-            self._log_files,
-            self._queue_files,
-            self._written,
-            self._write_entries,
-            self._dispatcher.flush_index,
-            write,
-            self._fail,
-            Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE),
-        )
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        checkpoint.write(self.path / CHECKPOINT_FILE, used=checkpoint_size(self.dialect))
 
     def _written(self) -> Checkpoint:
         with self._appending:
@@ -369,18 +364,6 @@ class StoreWriter:
             message_id(store_host_of(batch), place),
         )
 
-    @contextmanager
-    def _writing_records(self) -> Iterator[None]:
-        """The only thread that appends. Stops all further writing if the end of the log is unknown."""
-        with self._appending:
-            self._check_open()
-            try:
-                yield
-            except BaseException as error:
-                if self._records.broken:
-                    self._fail(error)
-                raise
-
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
         """With SYNC_FLUSH, return once the appended records are on the disk."""
         self._flusher.start()
@@ -429,10 +412,16 @@ class StoreWriter:
         return self._appended(len(records), lambda: self._records.append_encoded(records))
 
     def _appended(self, count: int, append: Callable[[], AppendResult]) -> AppendResult:
-        with self._writing_records():
+        with self._appending:
+            self._check_open()
             if not count:
                 return nothing_appended()
-            done = append()
+            try:
+                done = append()
+            except BaseException as error:
+                if self._records.broken:  # the end of the log is unknown
+                    self._fail(error)
+                raise
         end = int(done.commit_log_offset[-1] + done.store_size[-1])
         self._wait_for_disk(end, int(done.store_timestamp.max()))
         return done
@@ -560,7 +549,7 @@ class StoreWriter:
             confirm_phy_offset=last if self.dialect.has("confirm_offset") else 0,
             logics_physical_offset=last,
         )
-        checkpoint.write(self.path / CHECKPOINT_FILE, used=checkpoint_size(self.dialect))
+        self._write_checkpoint(checkpoint)
         remove_abort(self.path)
 
     def __enter__(self) -> StoreWriter:
