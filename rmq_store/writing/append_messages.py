@@ -143,23 +143,7 @@ class RecordAppender:
         stamps = np.where(given > 0, given, max(now, self.last_timestamp))
         if self.times_back is not None:
             self.times_back.take(records, stamps)
-        try:
-            places = self._write_records(records, queue_offset, stamps, facts, together, halves)
-        except BaseException:
-            self.broken = True
-            raise
-        self.last_timestamp = int(stamps[-1])
-        return AppendResult(queue_offset, places, records.total, stamps)
-
-    def _write_records(
-        self,
-        records: Unplaced,
-        queue_offset: Ints,
-        stamps: Ints,
-        facts: RecordFacts | None,
-        together: bool,
-        halves: Ints | None,
-    ) -> Ints:
+        self.broken = True  # until all of them are written
         places = np.empty(len(records), dtype=np.int64)
         at = 0
         while at < len(records):
@@ -173,15 +157,17 @@ class RecordAppender:
             if halves is not None and isinstance(records, Prepared):
                 named = at + np.flatnonzero(halves[rows] >= 0)
                 records.numbers["preparedTransactionOffset"][named] = places[halves[named]]
-            given = queue_offset[rows], places[rows], stamps[rows]
-            data = records.placed(rows, *given)
+            place = queue_offset[rows], places[rows], stamps[rows]
+            data = records.placed(rows, *place)
             self._log.write(data)
             at += count
             self.last_record = int(places[at - 1])
             if self.lists:
-                listing = None if facts is None else facts.listed(rows, *given)
+                listing = None if facts is None else facts.listed(rows, *place)
                 self._dispatcher.take(data, places[rows], listing)
-        return places
+        self.broken = False
+        self.last_timestamp = int(stamps[-1])
+        return AppendResult(queue_offset, places, records.total, stamps)
 
 
 class QueueCounters:
@@ -218,13 +204,11 @@ class QueueCounters:
         return offsets
 
 
-# Counts messages that are stored at an earlier time than one before them in their queue.
-#
-# A broker finds a time in a queue by binary search, which such messages mislead.
-
-
 class TimesBack:
-    """Looks at the store times that a writer is given, in order of the log."""
+    """Counts messages that are stored at an earlier time than one before them in their queue.
+
+    It looks at the store times that a writer is given, in order of the log.
+    """
 
     def __init__(self, last_of: Callable[[QueueId], int]) -> None:
         """`last_of`: the store time (ms) of the last message that a queue has so far; 0 if not known."""

@@ -154,15 +154,16 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
     clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    real, calls = RecordAppender._write_records, iter(range(100))
+    real, calls = RecordAppender._append, iter(range(100))
 
     def full_at_the_third(self: RecordAppender, *arguments: Any) -> Any:
         if next(calls) == 2:
+            self.broken = True
             raise AccessError(tmp_path / "new", reason="writing: No space left on device")
         return real(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RecordAppender, "_write_records", full_at_the_third)
+        patched.setattr(RecordAppender, "_append", full_at_the_third)
         report = run(None, asked)
     assert "No space left on device" in (report.stopped_by or "")
     assert run(None, asked).ok
