@@ -100,9 +100,9 @@ class EncodedRecords(RecordFacts):
         if not (counted and sized and known and int(self.queue_id.min()) >= 0):
             raise _contradiction("their sizes, topics, queues or keys do not add up")
         at = np.cumsum(self.total) - self.total
-        magic = _fields(self.data, at, "magic")
-        agree = (_fields(self.data, at, "total_size") == self.total).all()
-        agree &= (_fields(self.data, at, "sys_flag") == self.sys_flag).all()
+        magic = _field(self.data, "magic")[at]
+        agree = (_field(self.data, "total_size")[at] == self.total).all()
+        agree &= (_field(self.data, "sys_flag")[at] == self.sys_flag).all()
         agree &= ((magic == MAGIC_V1) | (magic == MAGIC_V2)).all()
         if not agree:
             raise _contradiction("a record does not begin where it should, or has another sysFlag")
@@ -150,26 +150,18 @@ def _contradiction(what: str) -> InvalidArgumentError:
     )
 
 
-def _every(data: Bytes, name: str) -> npt.NDArray[Any]:
-    """The field at every position of `data`, as a view."""
-    kind = RECORD_HEAD[name]
-    every: npt.NDArray[Any] = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
-    return every
-
-
-def _offset_of(name: str) -> int:
+def _field(data: Bytes, name: str) -> npt.NDArray[Any]:
+    """A field of RECORD_HEAD of a record that would begin at each position of `data`, as a view."""
     assert RECORD_HEAD.fields is not None
-    return int(RECORD_HEAD.fields[name][1])
-
-
-def _fields(data: Bytes, at: Ints, name: str) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = _every(data, name)[at + _offset_of(name)]
-    return values
+    kind, offset = RECORD_HEAD.fields[name][:2]
+    count = len(data) - offset - kind.itemsize + 1
+    every: npt.NDArray[Any] = np.ndarray((count,), kind, data, offset, strides=(1,))
+    return every
 
 
 def set_fields(data: Bytes, at: Ints, name: str, values: npt.NDArray[Any]) -> None:
     """Set a field of RECORD_HEAD in records with IPv4 hosts at some places of `data`."""
-    _every(data, name)[at + _offset_of(name)] = values
+    _field(data, name)[at] = values
 
 
 @dataclass(frozen=True, slots=True)
