@@ -12,7 +12,7 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, walk
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, topics_to_extend
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
@@ -22,9 +22,8 @@ from rmq_store.files.segment_writer import OpenFiles
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import INDEX_DIR, Bytes, Ints
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Gap
 from rmq_store.format.releases import Dialect
-from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
+from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.writing.encoded_records import ListedRecords
@@ -95,20 +94,28 @@ class Dispatcher:
         have.
         """
         records = DecodedRecords.of(headers)
-        requests = entries_to_write(records, self._config, self.batch_topics)
-        self._write(requests, lambda index: index.add_items(records))
-        self.last_record = int(headers.at[-1]) + headers.base
-        self.last_timestamp = int(headers.store_timestamp[-1])
-        self._listed(self._ends_of(requests))
+        self._write(
+            entries_to_write(records, self._config, self.batch_topics),
+            lambda index: index.add_items(records),
+            int(headers.at[-1]) + headers.base,
+            int(headers.store_timestamp[-1]),
+        )
 
     def _write_listing(self, listing: ListedRecords) -> None:
-        requests = listing.entries()
-        self._write(requests, lambda index: index.add_hashes(*listing.items()))
-        self.last_record = int(listing.log_offset[-1])
-        self.last_timestamp = int(listing.store_timestamp[-1])
-        self._listed(self._ends_of(requests))
+        self._write(
+            listing.entries(),
+            lambda index: index.add_hashes(*listing.items()),
+            int(listing.log_offset[-1]),
+            int(listing.store_timestamp[-1]),
+        )
 
-    def _write(self, requests: DispatchRequests, add_items: Callable[[IndexWriter], None]) -> None:
+    def _write(
+        self,
+        requests: DispatchRequests,
+        add_items: Callable[[IndexWriter], None],
+        last_record: int,
+        last_timestamp: int,
+    ) -> None:
         if self._broke_off and self._index is not None:
             self._index.resume()
         self._broke_off = True
@@ -116,11 +123,9 @@ class Dispatcher:
         if self._index is not None:
             add_items(self._index)
         self._broke_off = False
-
-    def _ends_of(self, requests: DispatchRequests) -> dict[QueueId, int]:
-        """The queueOffset after the last message of each queue that received one."""
+        self.last_record, self.last_timestamp = last_record, last_timestamp
         stops = requests.offset + requests.count
-        return {queue: int(stops[rows[-1]]) for queue, rows in requests.by_queue()}
+        self._listed({queue: int(stops[rows[-1]]) for queue, rows in requests.by_queue()})
 
     # --- the index ----------------------------------------------------------------------------------
 
@@ -156,14 +161,13 @@ def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWrite
         return None
     geometry = Geometry(config.index_slots, config.index_items)
     files = list_index_files(root / INDEX_DIR)
-    header: Header | None = None
     # A file without items does not show its geometry. One of another size is not continued.
     while files and files[-1].size != geometry.file_size and not _has_items(files[-1], geometry):
         files.pop()
-    if files:
-        header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
-    last = Path(files[-1].path) if files else None
-    return IndexWriter(root, geometry, release, last, header)
+    if not files:
+        return IndexWriter(root, geometry, release, None, None)
+    header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
+    return IndexWriter(root, geometry, release, Path(files[-1].path), header)
 
 
 def _has_items(segment: SegmentFile, geometry: Geometry) -> bool:
@@ -257,21 +261,22 @@ class Reput:
             self.position = start  # earlier files were deleted, dispatched or not
         if self.position >= end:
             return False
-        piece = self._next(end)
+        log, upto = self._log_with(self.position), min(end, self.position + _BYTES_AT_A_TIME)
+        piece = next(walk(log, self.position, upto, check_crc=False))
         if isinstance(piece, SoundRun):
             self._hand_on(piece.headers)
+        elif piece.gap not in WITHIN_THE_LOG:
+            raise CorruptRecordError(
+                log.path_at(self.position),
+                offset=LogOffset(self.position),
+                reason="the log cannot be dispatched further"
+                + (f": {piece.gap.value}" if piece.gap else ""),
+                advice="Close the store and open it again, which recovers it",
+            )
         with self._done:
             self.position = piece.stop
             self._done.notify_all()
         return True
-
-    def _next(self, end: int) -> SoundRun | Extent:
-        """The next records, or what a broker passes over."""
-        log, upto = self._log_with(self.position), min(end, self.position + _BYTES_AT_A_TIME)
-        piece = next(walk(log, self.position, upto, check_crc=False))
-        if isinstance(piece, Extent) and piece.gap not in WITHIN_THE_LOG:
-            raise self._lost(piece.gap)
-        return piece
 
     def _log_with(self, offset: int) -> CommitLog:
         """The log, reopened if a file was added."""
@@ -280,14 +285,6 @@ class Reput:
                 self._log.chain.close()
             self._log = self._open_log()
         return self._log
-
-    def _lost(self, gap: Gap | None) -> CorruptRecordError:
-        return CorruptRecordError(
-            None if self._log is None else self._log.path_at(self.position),
-            offset=LogOffset(self.position),
-            reason="the log cannot be dispatched further" + (f": {gap.value}" if gap else ""),
-            advice="Close the store and open it again, which recovers it",
-        )
 
     def _hand_on(self, headers: Headers) -> None:
         for left in range(self._retries, -1, -1):
