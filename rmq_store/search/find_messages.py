@@ -139,10 +139,7 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
     anywhere = LogLimits(wanted, without=frozenset(part.queue for part in plan.unindexed))
     for offset in _in_no_queue(store, search, plan, on_damage):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
-    first, end = store.log_range()
-    for gap in plan.gaps:
-        start = first if gap.start is None else gap.start
-        stop = end if gap.stop is None else gap.stop
+    for start, stop in plan.gaps:
         for at in range(start, stop, _GAP_STEP):
             upto = min(at + _GAP_STEP, stop)
             yield _Share(log=(at, upto), limits=anywhere, starts_gap=at == start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
@@ -34,7 +33,7 @@ class KeyPlan:
     """
 
     hits: tuple[QueueSlice, ...]
-    gaps: tuple[LogSlice, ...]
+    gaps: tuple[tuple[int, int], ...]
     indexed: tuple[QueueSlice, ...]
     unindexed: tuple[QueueSlice, ...]
     unlisted: Mapping[int, str]
@@ -42,9 +41,8 @@ class KeyPlan:
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the
         index."""
-        in_gaps = (
-            part for gap in self.gaps for part in pieces_of(self.indexed, gap, offset_at_log)
-        )
+        gaps = (LogSlice(low, high, high - low) for low, high in self.gaps)
+        in_gaps = (part for gap in gaps for part in pieces_of(self.indexed, gap, offset_at_log))
         return joined_ranges((*self.unindexed, *in_gaps))
 
     def ranges(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
@@ -113,7 +111,7 @@ def plan_keys(
                 hits += [(offset, entry) for entry in entries]
     return KeyPlan(
         tuple(piece for _, piece in sorted(hits)),
-        tuple(LogSlice(low, high, high - low) for low, high in gaps) if by_topic else (),
+        tuple(gaps) if by_topic else (),
         tuple(served),
         tuple(others),
         unlisted,
@@ -187,29 +185,6 @@ def _said_by_record(store: MessageStore, parts: _Parts, log_offset: int) -> list
     return []
 
 
-class GoneKey(NamedTuple):
-    """Log offsets, ascending, to which index items of a key lead: before the log's start, where
-    records expire, and at its end or after it, where they were lost. Another key of the same hash
-    (32 bits) would lead there too."""
-
-    expired: tuple[int, ...]
-    lost: tuple[int, ...]
-
-
-def gone_key(store: MessageStore, key: str, topics: Collection[str] | None = None) -> GoneKey:
-    """The index items of `key` that point outside the log, in `topics` or in all known topics.
-
-    Reads only the index, not the log.
-    """
-    wanted = [(topic, key) for topic in topics or store.view.topics.every]
-    offsets = sorted(set().union(*store.key_index().indexed(wanted).values()))
-    start, end = store.log_range()
-    return GoneKey(
-        tuple(offset for offset in offsets if offset < start),
-        tuple(offset for offset in offsets if offset >= end),
-    )
-
-
 _MOST_PLACES = 3  # that a sentence names
 
 
@@ -218,12 +193,14 @@ def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) ->
     start, end = store.log_range()
     text = f"; the log ({size(end - start)}) was searched only where the index leads or has gaps. rmqstore "
     text += "verify compares both"
-    gone = gone_key(store, key, topics)
-    if gone.expired:
-        text += f"; the index lists it at {_offsets(gone.expired)}, before the log's start"
+    # Another key of the same hash (32 bits) would lead there too.
+    wanted = [(topic, key) for topic in topics or store.view.topics.every]
+    offsets = sorted(set().union(*store.key_index().indexed(wanted).values()))
+    if expired := [offset for offset in offsets if offset < start]:
+        text += f"; the index lists it at {_offsets(expired)}, before the log's start"
         text += f" ({start}): it has expired, or log files are missing"
-    if gone.lost:
-        text += f"; the index lists it at {_offsets(gone.lost)}, after the log's end ({end}): it "
+    if lost := [offset for offset in offsets if offset >= end]:
+        text += f"; the index lists it at {_offsets(lost)}, after the log's end ({end}): it "
         text += "was lost with the end of the log (see rmqstore verify), or a broker just wrote it"
     return text
 
