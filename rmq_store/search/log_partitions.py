@@ -258,17 +258,15 @@ def bins_of_queues(
         for part, size in parts
     ]
     count = min(len(parts), max(min_bins, math.ceil(sum(min(1.0, w) for w in weights))))
-    bins: list[list[QueueSlice]] = []
+    bins: list[list[QueueSlice]] = [[] for _ in range(count)]
     heap = [(0.0, number) for number in range(count)]
-    bins = [[] for _ in heap]
     for weight, (part, _) in sorted(zip(weights, parts, strict=True), key=lambda pair: -pair[0]):
         filled, number = heapq.heappop(heap)
         # Only an empty bin may overflow, because a queue is not split.
         if bins[number] and max_entries and filled + weight > 1:
-            bins.append([part])
             heapq.heappush(heap, (filled, number))
-            heapq.heappush(heap, (weight, len(bins) - 1))
-            continue
+            filled, number = 0.0, len(bins)
+            bins.append([])
         bins[number].append(part)
         heapq.heappush(heap, (filled + weight, number))
     return [tuple(sorted(bin_)) for bin_ in bins if bin_]
@@ -311,18 +309,10 @@ def bytes_between(
     store: MessageStore, queue: QueueId, start: int, stop: int, counted: int = COUNTED
 ) -> int:
     """Bytes of the records at queue offsets [start, stop), estimated from samples for a range of more
-    than `counted` messages."""
-    if stop - start <= counted:
-        return exact_bytes(store, queue, start, stop)
-
-    part = QueueSlice(queue, start, stop)
-    return round(
-        sum(stretch.selected_bytes for stretch in stretches_of(part, 1, store.view.entry_at))
-    )
-
-
-def exact_bytes(store: MessageStore, queue: QueueId, start: int, stop: int) -> int:
-    """The exact bytes of the records. An inner batch counts at its first message."""
+    than `counted` messages. An inner batch counts at its first message."""
+    if stop - start > counted:
+        stretches = stretches_of(QueueSlice(queue, start, stop), 1, store.view.entry_at)
+        return round(sum(stretch.selected_bytes for stretch in stretches))
     total = 0
     steps = offset_steps(store, start, stop, _AT_ONCE)
     for at in steps:
