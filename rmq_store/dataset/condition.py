@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import is_utf8
-from rmq_store.files.parallel import side_by_side
+from rmq_store.files.parallel import looked_up
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.index.index_writer import indexed_word
@@ -182,12 +182,9 @@ class _Narrowing:
 
     def _look(self, places: Sequence[tuple[str, QueueId, int]]) -> None:
         """Note the values at some places: of a column, at a queue offset."""
-
-        def look(place: tuple[str, QueueId, int]) -> None:
-            self._values[place] = self._value(*place)
-
         unknown = [place for place in dict.fromkeys(places) if place not in self._values]
-        side_by_side(look, unknown, self._store.log.chain.cost.looks_at_once)
+        at_once = self._store.log.chain.cost.looks_at_once
+        self._values |= looked_up(lambda place: self._value(*place), unknown, at_once)
 
     def _value(self, name: str, queue: QueueId, offset: int) -> int | None:
         if name == "queueOffset":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar, cast
 
@@ -17,6 +17,8 @@ _NAME = "rmqstore-fetch"
 _NONE_LEFT = object()
 
 T = TypeVar("T")
+Place = TypeVar("Place", bound=Hashable)
+Found = TypeVar("Found")
 
 
 def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int = 0) -> None:
@@ -53,6 +55,19 @@ def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int =
             raise
     if failed:
         raise failed[0]
+
+
+def looked_up(
+    look: Callable[[Place], Found], places: Sequence[Place], at_once: int
+) -> dict[Place, Found]:
+    """What `look` finds at each of some places, asked `side_by_side`."""
+    found: dict[Place, Found] = {}
+
+    def note(place: Place) -> None:
+        found[place] = look(place)
+
+    side_by_side(note, places, at_once)
+    return found
 
 
 def one_ahead(items: Iterator[T]) -> Generator[T, None, None]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from rmq_store.files.parallel import side_by_side
+from rmq_store.files.parallel import looked_up
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
@@ -357,12 +357,7 @@ def _prefetched(
     at_once = store.log.chain.cost.looks_at_once
     if at_once == 1:
         return look
-    known: dict[tuple[QueueId, int], _Found] = {}
-
-    def note(place: tuple[QueueId, int]) -> None:
-        known[place] = look(*place)
-
-    side_by_side(note, list(places), at_once)
+    known = looked_up(lambda place: look(*place), list(places), at_once)
     return lambda queue, number: (
         known[queue, number] if (queue, number) in known else look(queue, number)
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import LOG, DataLossError, InvalidArgumentError, StoreError
-from rmq_store.files.parallel import side_by_side
+from rmq_store.files.parallel import looked_up
 from rmq_store.format.byte_layout import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX, is_system_topic
@@ -155,13 +155,12 @@ def select_ranges(
     """
     queues = sorted(selected_queues(store, selection))
     view = store.ranges_for(selection.sees_compacted)
-    ranges: dict[QueueId, QueueSlice] = {}
-
-    def look(queue: QueueId) -> None:
-        ranges[queue] = _range_of(store, queue, selection, view, slack_ms)
-
     # In an object store, finding a time takes some requests per queue.
-    side_by_side(look, queues, store.log.chain.cost.looks_at_once)
+    ranges = looked_up(
+        lambda queue: _range_of(store, queue, selection, view, slack_ms),
+        queues,
+        store.log.chain.cost.looks_at_once,
+    )
     return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 

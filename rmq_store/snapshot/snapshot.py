@@ -22,7 +22,7 @@ from rmq_store.commitlog.walk import intact_records_behind, last_from
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
-from rmq_store.files.parallel import side_by_side
+from rmq_store.files.parallel import looked_up
 from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.markers.lock_file import was_closed
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
@@ -153,17 +153,12 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
 
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
-    queues = folders.every()
-    found: dict[QueueId, ListedQueue] = {}
-    log_start = log.start
-
-    def look(item: tuple[QueueId, QueueFiles]) -> None:
-        queue, files = item
-        found[queue] = _look_at(files, log_start)
-
-    side_by_side(look, queues, log.chain.cost.looks_at_once)
+    files, log_start = dict(folders.every()), log.start
+    found = looked_up(
+        lambda queue: _look_at(files[queue], log_start), list(files), log.chain.cost.looks_at_once
+    )
     folders.release()
-    return {queue: found[queue] for queue, _ in queues}
+    return {queue: found[queue] for queue in files}
 
 
 def _look_at(files: QueueFiles, log_start: int) -> ListedQueue:
