@@ -5,8 +5,8 @@ Arrow's class stands for files that C++ reads. Query engines ask its methods onl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,9 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 from rmq_store.dataset.condition import named_columns
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.reading.query import positive
+
+Batches = Generator[pa.RecordBatch, None, None]
+"""A generator: it closes what it reads from when the reading ends, not when garbage is collected."""
 
 
 class Projection:
@@ -73,14 +76,14 @@ class LazyScanner:
         self,
         dataset_schema: pa.Schema,
         projection: Projection,
-        batches: Iterator[pa.RecordBatch],
+        batches: Batches,
         most_rows: int | None,
     ) -> None:
         self.dataset_schema, self.projected_schema = dataset_schema, projection.schema
         self._projection, self._batches, self._most_rows = projection, batches, most_rows
         self._begun = False
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
+    def to_batches(self) -> Batches:
         """The rows in batches, each read when it is asked for.
 
         Raises InvalidArgumentError the second time.
@@ -92,8 +95,8 @@ class LazyScanner:
         self._begun = True
         return self._read()
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        with closing_batches(self._batches):
+    def _read(self) -> Batches:
+        with closing(self._batches):
             for batch in self._batches:
                 projected = self._projection.of(batch)
                 step = self._most_rows or max(1, projected.num_rows)
@@ -111,7 +114,7 @@ class LazyScanner:
     def head(self, num_rows: int) -> pa.Table:
         """The first rows."""
         found, count = [], 0
-        with closing_batches(batches := self.to_batches()):
+        with closing(self.to_batches()) as batches:
             while count < num_rows and (batch := next(batches, None)) is not None:
                 found.append(batch.slice(0, num_rows - count))
                 count += found[-1].num_rows
@@ -124,17 +127,6 @@ class LazyScanner:
     def count_rows(self) -> int:
         """The number of rows."""
         return sum(batch.num_rows for batch in self.to_batches())
-
-
-@contextmanager
-def closing_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[None]:
-    """Close what the batches are read from when the reading ends, not when garbage is collected."""
-    try:
-        yield
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
 
 
 class Scans:
@@ -152,7 +144,7 @@ class Scans:
         """The column that is read where only the number of rows matters."""
         return self._columns.field(0)
 
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         """At least the rows that match the filter `wanted`; the filter is applied to them again."""
         raise NotImplementedError
 
@@ -280,5 +272,5 @@ class Fragment(Scans):
     def _wanted(self, wanted: Any) -> Any:
         return self._dataset._wanted(wanted)
 
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         return self._dataset._batches(columns, wanted)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.condition import Condition, implied_values, named_texts
-from rmq_store.dataset.lazy_dataset import Fragment, LazyDataset
+from rmq_store.dataset.lazy_dataset import Batches, Fragment, LazyDataset
 from rmq_store.errors import LOG, InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
@@ -172,7 +172,7 @@ class MessageDataset(LazyDataset):
                 "there is no topic %r. %s", topic, nearest(topic, topics, last=is_system_topic)
             )
 
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         return self._read_all(self.plan(wanted), columns)
 
     @property
@@ -180,19 +180,17 @@ class MessageDataset(LazyDataset):
         """Whether `encoded_batches` has dictionaries; not in a mode of damage."""
         return not isinstance(handler_of(self._how.get("on_damage")), DamageMode)
 
-    def encoded_batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def encoded_batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         """As the batches of a scan, but brokerName and topic are dictionaries."""
         return self._read_all(self.plan(self._wanted(wanted)), columns, encoded=True)
 
     def _read_all(
         self, parts: Iterable[StorePart], columns: Sequence[str], *, encoded: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Batches:
         for part in parts:
             yield from self._read(part, columns, encoded=encoded)
 
-    def _read(
-        self, part: StorePart, columns: Sequence[str], *, encoded: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(self, part: StorePart, columns: Sequence[str], *, encoded: bool = False) -> Batches:
         if not part.slices:
             return
         with part.store.reopen() as store, store.refusing_replacement():
@@ -233,7 +231,7 @@ class MessageFragment(Fragment):
     def __repr__(self) -> str:
         return f"MessageFragment({self.part.store.broker_name!r}, {len(self.part.slices)} slices)"
 
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         return self._messages._read(self.part, columns)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES, DICTIONARY, ENCODED
-from rmq_store.dataset.lazy_dataset import LazyDataset
+from rmq_store.dataset.lazy_dataset import Batches, LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import SqlError, StoreError, is_utf8, require_extra
 from rmq_store.reading.query import OnDamage
@@ -74,7 +74,7 @@ class TableDataset(LazyDataset):
         stores = ", ".join(repr(store.broker_name) for store in self._stores)
         return f"TableDataset({self._table.name!r}, {stores})"
 
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         for opened in self._stores:
             with opened.reopen() as store, store.refusing_replacement():
                 for piece in self._table.pieces(store, wanted=columns, on_damage=self._on_damage):
@@ -382,19 +382,18 @@ class StoreDatabase:
 
     def scanned(
         self, name: str, dataset: LazyDataset, columns: Sequence[str], wanted: Any
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Batches:
         """The rows of a view for a scan of DuckDB, which gets errors as texts; they are kept."""
+        messages = dataset if isinstance(dataset, MessageDataset) else None
         try:
             if self._explained is not None:
-                parts = None
-                if isinstance(dataset, MessageDataset):
-                    parts = tuple(dataset.plan(wanted))
+                parts = None if messages is None else tuple(messages.plan(wanted))
                 text = None if wanted is None else " ".join(str(wanted).split())
                 self._explained.scans.append(Scan(name, tuple(columns), text, parts))
                 if parts is not None:
-                    return iter(())
-            if isinstance(dataset, MessageDataset) and self._encodes(dataset):
-                return self._noted(dataset.encoded_batches(columns, wanted))
+                    return self._noted(iter(()))
+            if messages is not None and self._encodes(messages):
+                return self._noted(messages.encoded_batches(columns, wanted))
             return self._noted(dataset._batches(columns, dataset._wanted(wanted)))
         except StoreError as error:
             self._failed.append(error)
@@ -410,7 +409,7 @@ class StoreDatabase:
     def _encodes(self, dataset: MessageDataset) -> bool:
         return self._takes_dictionaries and dataset.may_be_encoded
 
-    def _noted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _noted(self, batches: Iterator[pa.RecordBatch]) -> Batches:
         try:
             for batch in batches:
                 self.rows_read += batch.num_rows
@@ -434,7 +433,7 @@ class _View(LazyDataset):
     def _counted_by(self) -> pa.Field:
         return self._dataset._counted_by()
 
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         return self._database.scanned(self._name, self._dataset, columns, wanted)
 
 
