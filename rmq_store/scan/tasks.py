@@ -170,12 +170,19 @@ def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: 
     if not scan.ranges:
         return []
     with scan.store.open() as store:
-        shares = _SharesOfStore(number, scan, store, columns)
+        plan, compacted = None, scan.options.sees_compacted
         if scan.indexed_keys is not None:
-            by_keys = shares.of_keys(scan.indexed_keys)
-            if by_keys is not None:
-                return by_keys
-        return shares.of_ranges(scan.ranges, least)
+            plan = plan_keys(store, scan.ranges, scan.indexed_keys, compacted=compacted)
+        if plan is None:
+            return _shares_of_ranges(number, scan, store, columns, scan.ranges, least)
+        # Index hits, then log ranges that no index covers, and queues that are not in the index.
+        most = scan.options.max_records_per_partition or HITS_PER_SHARE
+        starts = range(0, len(plan.hits), most)
+        shares = [Share(number, ranges=plan.hits[start : start + most]) for start in starts]
+        rest = plan.beside_hits(store.ranges_for(compacted).offset_at_log)
+        if rest:
+            shares += _shares_of_ranges(number, scan, store, columns, rest, 1)
+        return shares
 
 
 def _by_entries(look: EntryAt) -> EntryAt:
@@ -188,65 +195,39 @@ def _by_entries(look: EntryAt) -> EntryAt:
     return counted
 
 
-@dataclass(frozen=True, slots=True)
-class _SharesOfStore:
-    """Cuts the ranges of one store, measured by entries if `columns` are read without records."""
+def _shares_of_ranges(
+    number: int,
+    scan: StoreScan,
+    store: MessageStore,
+    columns: Sequence[str] | None,
+    ranges: Sequence[QueueSlice],
+    least: int,
+) -> list[Share]:
+    """Slices of the log with the parts of `ranges` in them, or ranges of whole queues.
 
-    number: int
-    scan: StoreScan
-    store: MessageStore
-    columns: Sequence[str] | None
-
-    @property
-    def _view(self) -> QueueSource:
-        return self.store.ranges_for(self.scan.options.sees_compacted)
-
-    def of_ranges(self, ranges: Sequence[QueueSlice], least: int) -> list[Share]:
-        """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
-        options = self.scan.options
-        target, most = options.max_bytes_per_partition, options.max_records_per_partition
-        if options.split_by == BY_QUEUE:
-            bins = bins_of_queues(self._sized(ranges), target, least, most)
-            return [Share(self.number, ranges=bin_, in_turn=True) for bin_ in bins]
-        look = self._size_at(ranges)
-        slices = cut_into_slices(
-            self.store, ranges, target, least, most, size_at=look, view=self._view
-        )
-        if tuple(ranges) == self.scan.ranges:
-            return [Share(self.number, piece) for piece in slices]
-        # There are usually few parts of the ranges, so the share contains them.
-        return [
-            Share(self.number, ranges=tuple(pieces))
-            for piece in slices
-            if (pieces := pieces_of(ranges, piece, self._view.offset_at_log))
-        ]
-
-    def of_keys(self, words: frozenset[str]) -> list[Share] | None:
-        """Shares of index hits, of log ranges that no index covers, and of queues that are not in
-        the index."""
-        compacted = self.scan.options.sees_compacted
-        hits = plan_keys(self.store, self.scan.ranges, words, compacted=compacted)
-        if hits is None:
-            return None
-        shares = []
-        most = self.scan.options.max_records_per_partition or HITS_PER_SHARE
-        for start in range(0, len(hits.hits), most):
-            shares.append(Share(self.number, ranges=hits.hits[start : start + most]))
-        rest = hits.beside_hits(self._view.offset_at_log)
-        if rest:
-            shares += self.of_ranges(rest, 1)
-        return shares
-
-    def _sized(self, ranges: Sequence[QueueSlice]) -> list[tuple[QueueSlice, float]]:
-        size_at = self._size_at(ranges)
-        return [
+    They are measured by entries if `columns` are read without records.
+    """
+    options, view = scan.options, store.ranges_for(scan.options.sees_compacted)
+    target, most = options.max_bytes_per_partition, options.max_records_per_partition
+    size_at = prefetched_entry_at(store, ranges, view)
+    if not scan.reads_log(columns):
+        size_at = _by_entries(size_at)
+    if options.split_by == BY_QUEUE:
+        sized = [
             (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), size_at)))
             for part in ranges
         ]
-
-    def _size_at(self, ranges: Sequence[QueueSlice]) -> EntryAt:
-        look = prefetched_entry_at(self.store, ranges, self._view)
-        return look if self.scan.reads_log(self.columns) else _by_entries(look)
+        bins = bins_of_queues(sized, target, least, most)
+        return [Share(number, ranges=bin_, in_turn=True) for bin_ in bins]
+    slices = cut_into_slices(store, ranges, target, least, most, size_at=size_at, view=view)
+    if tuple(ranges) == scan.ranges:
+        return [Share(number, piece) for piece in slices]
+    # There are usually few parts of the ranges, so the share contains them.
+    return [
+        Share(number, ranges=tuple(pieces))
+        for piece in slices
+        if (pieces := pieces_of(ranges, piece, view.offset_at_log))
+    ]
 
 
 def cut_into_slices(
