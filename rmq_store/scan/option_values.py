@@ -8,19 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq_store.arrow.column_definitions import column_names
-from rmq_store.files.remote.uri_filesystem import StorageOptions, parse_storage_options
 from rmq_store.format.queues import QueueId
-from rmq_store.search.selection import EARLIEST, LATEST, Assignment, ByQueue
-from rmq_store.text.times import NotATimeError, Time, parse_time
+from rmq_store.search.selection import EARLIEST, Assignment, ByQueue
+from rmq_store.text.times import NotATimeError, parse_time
 
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _MOST_BYTES = 2**63 - 1
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 class InvalidValue(ValueError):
-    """The reason why a value is invalid. It becomes an InvalidArgumentError that names the
-    option."""
+    """The reason why a value is invalid. As any ValueError of a parser, it becomes an InvalidArgumentError
+    that names the option."""
 
 
 def text(value: str) -> str:
@@ -32,10 +30,10 @@ def text(value: str) -> str:
 
 def flag(value: str) -> bool:
     """true or false."""
-    known = {"true": True, "false": False}
-    if value.strip().lower() not in known:
+    word = value.strip().lower()
+    if word not in ("true", "false"):
         raise InvalidValue("is neither true nor false")
-    return known[value.strip().lower()]
+    return word == "true"
 
 
 def one_of(*known: str) -> Callable[[str], str]:
@@ -111,14 +109,6 @@ def parse_size(value: str) -> int:
     return size
 
 
-def time(value: str) -> Time:
-    """A time in one of the forms of `rmq_store.text.times`."""
-    try:
-        return parse_time(value)
-    except NotATimeError as error:
-        raise InvalidValue(str(error)) from None
-
-
 # --- JSON by topic, broker and queue --------------------------------------------------------------
 
 
@@ -130,14 +120,27 @@ def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def json_object(value: str, shape: str) -> dict[str, Any]:
-    """A JSON object. `shape` is an example for the error text."""
+def _parsed(value: str, shape: str) -> Any:
     try:
-        values = json.loads(value, object_pairs_hook=_with_each_name_once)
+        return json.loads(value, object_pairs_hook=_with_each_name_once)
     except InvalidValue:
         raise
     except ValueError as error:  # no JSON, or a number of thousands of digits
         raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
+
+
+def paths(value: str) -> tuple[str, ...]:
+    """Texts from a JSON list."""
+    shape = '["/data/a/store", "/data/b/store"]'
+    values = _parsed(value, shape)
+    if not isinstance(values, list) or not all(isinstance(item, str) and item for item in values):
+        raise InvalidValue(f"is not a list of paths; it looks like {shape}")
+    return tuple(values)
+
+
+def json_object(value: str, shape: str) -> dict[str, Any]:
+    """A JSON object. `shape` is an example for the error text."""
+    values = _parsed(value, shape)
     if not isinstance(values, dict):
         raise InvalidValue(f"is not an object; it looks like {shape}")
     return values
@@ -215,7 +218,7 @@ def offsets(own_end: str) -> Callable[[str], ByQueue]:
         word = value.strip().lower()
         if word == own_end:
             return ByQueue()
-        if word in _WORDS:
+        if word in ("earliest", "latest"):
             raise InvalidValue(f"cannot be {word!r}; give {own_end!r} or JSON of offsets")
         return by_queue(value, '{"orders": {"0": 23, "1": -1}}', EARLIEST, "offset")
 
@@ -239,22 +242,3 @@ def duration(value: str) -> float:
     if match is None:
         raise InvalidValue("is not a time such as 500ms, 30s, 15m or 1h")
     return int(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
-
-
-def json_list(value: str, shape: str) -> list[str]:
-    """Texts from a JSON list."""
-    try:
-        values = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise InvalidValue(f"is not JSON ({error}); it looks like {shape}") from None
-    if not isinstance(values, list) or not all(isinstance(item, str) and item for item in values):
-        raise InvalidValue(f"is not a list of paths; it looks like {shape}")
-    return values
-
-
-def storage_options(value: str) -> StorageOptions:
-    """Arguments for opening a file system, from a JSON object."""
-    try:
-        return parse_storage_options(value)
-    except ValueError as error:
-        raise InvalidValue(str(error)) from None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_store.files.remote.uri_filesystem import parse_storage_options
 from rmq_store.format.releases import dialect
 from rmq_store.reading.query import CORRUPT as CORRUPT
 from rmq_store.reading.query import DROPMALFORMED as DROPMALFORMED
@@ -14,7 +15,7 @@ from rmq_store.reading.query import FAILFAST as FAILFAST
 from rmq_store.reading.query import PERMISSIVE as PERMISSIVE
 from rmq_store.scan import option_values as values
 from rmq_store.tables import TABLES
-from rmq_store.text.times import TIME_FORMS
+from rmq_store.text.times import TIME_FORMS, parse_time
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 NEWEST_RELEASE = str(dialect())
@@ -123,7 +124,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "startingTimestamp",
-        values.time,
+        parse_time,
         "none",
         f"start every queue at the first message stored at or after this time: {TIME_FORMS}; takes "
         "precedence over startingOffsetsByTimestamp and startingOffsets",
@@ -153,7 +154,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "endingTimestamp",
-        values.time,
+        parse_time,
         "none",
         "stop every queue before the first message stored at or after this time; takes precedence "
         "over endingOffsetsByTimestamp and endingOffsets",
@@ -253,7 +254,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "storageOptions",
-        values.storage_options,
+        parse_storage_options,
         "the environment",
         "for a path such as `s3://bucket/store`: arguments for its class in pyarrow.fs, as "
         'JSON: `{"region": "eu-central-1"}`; never shown',

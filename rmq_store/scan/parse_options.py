@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest, spo
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.scan import option_values as values
-from rmq_store.scan.option_values import InvalidValue
 from rmq_store.scan.options import (
     BY_LOG,
     COMMITLOG,
@@ -59,14 +57,6 @@ _LIVE: Mapping[str, str] = {
     )
     for name in names.split()
 }
-
-
-def why_only_a_client(name: str) -> str | None:
-    """Why an option has no meaning here; None if it is not a client option."""
-    why = _LIVE.get(name.casefold())
-    if why is None and re.match(r"(?i)(kafka|rocketmq)\.", name):
-        return f"{_NO_CLIENT}: client settings have no meaning here"
-    return why
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +157,10 @@ def parse_options(raw: Mapping[str, str]) -> ScanOptions:
     given: set[str] = set()
     for name, value in raw.items():
         if name.casefold() == "paths":  # how Spark passes load([a, b])
-            fields["paths"] = _paths(value)
+            try:
+                fields["paths"] = values.paths(value)
+            except ValueError as refused:
+                raise invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
             given.add("path")
             continue
         option = _known(name)
@@ -262,32 +255,23 @@ def _refuse_reversed(
 
 
 def _known(name: str) -> Option:
-    option = _BY_FOLDED_NAME.get(name.casefold())
-    if option is not None:
-        return option
-    if name.casefold() in _OF_A_STREAM:
+    folded = name.casefold()
+    if folded in _BY_FOLDED_NAME:
+        return _BY_FOLDED_NAME[folded]
+    if folded in _OF_A_STREAM:
         raise invalid(
             f"option {name!r} is for a stream: a batch read has no triggers",
             "Use spark.readStream, or split the batch with maxRecordsPerPartition and "
             "maxBytesPerPartition",
         )
-    why = why_only_a_client(name)
+    why = _LIVE.get(folded)
+    if why is None and re.match(r"(kafka|rocketmq)\.", folded):
+        why = f"{_NO_CLIENT}: client settings have no meaning here"
     if why is not None:
         raise invalid(f"option {name!r} is for a client of a live broker", why[0].upper() + why[1:])
-    otherwise = _SAID_OTHERWISE.get(name.casefold())
-    if otherwise is not None:
-        raise invalid(f"unknown option {name!r}", otherwise)
     known = [option.name for option in (*OPTIONS, *STREAM_OPTIONS)]
-    raise invalid(f"unknown option {name!r}", nearest(name, known))
-
-
-def _paths(value: str) -> tuple[str, ...]:
-    shape = '["/data/a/store", "/data/b/store"]'
-    try:
-        paths = values.json_list(value, shape)
-    except InvalidValue as refused:
-        raise invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
-    return tuple(os.fspath(path) for path in paths)
+    advice = _SAID_OTHERWISE.get(folded) or nearest(name, known)
+    raise invalid(f"unknown option {name!r}", advice)
 
 
 def invalid(reason: str, advice: str) -> InvalidArgumentError:
@@ -299,7 +283,7 @@ def parse_option(option: Option, value: str) -> Any:
     """The typed value of an option. Raises InvalidArgumentError."""
     try:
         return option.parse(reveal(value))
-    except InvalidValue as refused:
+    except ValueError as refused:
         raise InvalidArgumentError(
             reason=spoken(f"option {option.name!r} {refused}"),
             actual=None if option.secret else repr(value),

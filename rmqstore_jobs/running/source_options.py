@@ -13,9 +13,10 @@ from rmq_store.cli import shell_words
 from rmq_store.cli.options import WORDS, Declared, RareOption, joined, option, rare_option, spelled
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.scan.option_values import flag, time
+from rmq_store.scan.option_values import flag
 from rmq_store.scan.options import OPTIONS, Option
 from rmq_store.search.selection import EARLIEST
+from rmq_store.text.times import parse_time
 from rmqstore_jobs.running.store_selection import options_of_queues
 
 _ALL = frozenset(option.name for option in OPTIONS)
@@ -51,7 +52,7 @@ class SourceOption(RareOption):
 def _declared(known: Option) -> Declared:
     own, text = WORDS.get(known.name), None
     word, kind = word_of(known.name), SourceOption if own is None else click.Option
-    how: dict[str, Any] = {"metavar": "TIME" if known.parse is time else "TEXT"}
+    how: dict[str, Any] = {"metavar": "TIME" if known.parse is parse_time else "TEXT"}
     if own is not None:
         how = {"metavar": own.settings.get("metavar")}
         text = own.settings["help"]
