@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest, shown_path
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import is_system_topic
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.search.selection import is_declared, numbers_by_queue, selected_queues
+from rmq_store.search.selection import Assignment, is_declared, numbers_by_queue, selected_queues
 
 
 class TopicWithoutQueueError(UnknownQueueError):
@@ -26,18 +26,24 @@ def check_names(stores: Sequence[MessageStore], options: ScanOptions) -> None:
     comes last: nothing else is wrong with the names then.
     """
     known = {topic for store in stores for topic in store.view.topics.every}
-    assigned = _assigned(stores, options)
+    where = ", ".join(shown_path(str(store.path)) for store in stores)
+    assign = options.assign or Assignment()
+    assigned = [queue for store in stores for queue in assign.of(store.broker_name)]
     topics = dict.fromkeys([*(options.topics or ()), *(queue.topic for queue in assigned)])
     for topic in topics:
         if topic not in known:
-            raise _unknown_topic(stores, topic, known)
+            raise UnknownQueueError(
+                where,
+                reason=f"no topic {topic!r} in this store",
+                advice=nearest(topic, known, last=is_system_topic),
+            )
     for queue in assigned:
-        _check_queue(stores, queue)
+        _check_queue(stores, queue, where)
     _check_all_selected(stores, options)
     for topic in topics:
         if not any(store.queues(topic) for store in stores):
             raise TopicWithoutQueueError(
-                _paths(stores),
+                where,
                 reason=f"topic {topic!r} has no queue, although topics.json has the topic: no message "
                 "was dispatched to it, or its queues are lost",
                 advice="source=commitlog reads what the log has of it, readStream waits for its first "
@@ -48,45 +54,24 @@ def check_names(stores: Sequence[MessageStore], options: ScanOptions) -> None:
 def require_named_brokers(stores: Sequence[MessageStore], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
-    named = options.assign.brokers() if options.assign is not None else set()
-    for _, by_queue in numbers_by_queue(options):
-        named = named | by_queue.brokers()
+    assigned = (options.assign or Assignment()).brokers()
+    named = assigned.union(*(by_queue.brokers() for _, by_queue in numbers_by_queue(options)))
     for broker in sorted(named - brokers):
         raise InvalidArgumentError(
             reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
         )
 
 
-def _check_queue(stores: Sequence[MessageStore], queue: QueueId) -> None:
+def _check_queue(stores: Sequence[MessageStore], queue: QueueId, where: str) -> None:
     """Raise UnknownQueueError for a queue that has no files and that no topics.json includes."""
     if any(queue in store.queues(queue.topic) or is_declared(store, queue) for store in stores):
         return
     numbers = {q.queue_id for store in stores for q in store.queues(queue.topic)}
     raise UnknownQueueError(
-        _paths(stores),
+        where,
         reason=f"topic {queue.topic!r} has no queue {queue.queue_id}",
         expected=f"one of {sorted(numbers)}",
         actual=queue.queue_id,
-    )
-
-
-def _assigned(stores: Sequence[MessageStore], options: ScanOptions) -> list[QueueId]:
-    if options.assign is None:
-        return []
-    return [queue for store in stores for queue in options.assign.of(store.broker_name)]
-
-
-def _paths(stores: Sequence[MessageStore]) -> str:
-    return ", ".join(shown_path(str(store.path)) for store in stores)
-
-
-def _unknown_topic(
-    stores: Sequence[MessageStore], topic: str, topics: Iterable[str]
-) -> UnknownQueueError:
-    return UnknownQueueError(
-        _paths(stores),
-        reason=f"no topic {topic!r} in this store",
-        advice=nearest(topic, topics, last=is_system_topic),
     )
 
 

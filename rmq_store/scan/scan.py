@@ -134,8 +134,15 @@ def open_all(
     try:
         for target in targets(options):
             try:
-                opened.append((target, _open(target, options)))
-                opened[-1][1].release_files()
+                store = MessageStore.open(
+                    target.path,
+                    broker_name=target.broker_name,
+                    broker_conf=target.broker_conf,
+                    queues=options.source != COMMITLOG,
+                    storage_options=options.storage_options,
+                )
+                opened.append((target, store))
+                store.release_files()
             except StoreError as error:
                 if options.unavailable_stores == "fail":
                     raise
@@ -150,16 +157,6 @@ def open_all(
     if not opened and last is not None:
         raise last
     return opened, left_out
-
-
-def _open(target: Target, options: ScanOptions) -> MessageStore:
-    return MessageStore.open(
-        target.path,
-        broker_name=target.broker_name,
-        broker_conf=target.broker_conf,
-        queues=options.source != COMMITLOG,
-        storage_options=options.storage_options,
-    )
 
 
 def require_one_name_each(named: Sequence[tuple[str, str]]) -> None:
