@@ -25,7 +25,7 @@ from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.scan.options import DROPMALFORMED, PERMISSIVE
+from rmq_store.reading.query import DROPMALFORMED, PERMISSIVE
 from rmq_store.scan.parse_options import HidesSecrets, without_secrets
 from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.search.selection import LATEST

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 
 from rmq_store import StoreError
 from rmq_store.errors import DataLossError
+from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.check_names import TopicWithoutQueueError
-from rmq_store.scan.options import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions, parse_options
 from rmq_store.scan.scan import Scan
 from spark_source.spark_reader import RmqStoreReader

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.errors import LOG
-from rmq_store.scan.options import PERMISSIVE
+from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.scan import Scan
 from rmq_store.scan.tasks import Task
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns

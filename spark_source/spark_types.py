@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.parallel import one_ahead
-from rmq_store.scan.options import CORRUPT
+from rmq_store.reading.query import CORRUPT
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 MAX_MILLIS = (2**63 - 1) // 1000

@@ -9,10 +9,7 @@ from typing import Any
 
 from rmq_store.files.remote.uri_filesystem import parse_storage_options
 from rmq_store.format.releases import dialect
-from rmq_store.reading.query import CORRUPT as CORRUPT
-from rmq_store.reading.query import DROPMALFORMED as DROPMALFORMED
-from rmq_store.reading.query import FAILFAST as FAILFAST
-from rmq_store.reading.query import PERMISSIVE as PERMISSIVE
+from rmq_store.reading.query import DROPMALFORMED, FAILFAST, PERMISSIVE
 from rmq_store.scan import option_values as values
 from rmq_store.tables import TABLES
 from rmq_store.text.times import TIME_FORMS, parse_time

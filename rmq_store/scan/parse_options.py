@@ -10,13 +10,13 @@ from typing import Any
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError, nearest, spoken
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
+from rmq_store.reading.query import FAILFAST
 from rmq_store.scan import option_values as values
 from rmq_store.scan.options import (
     BY_LOG,
     COMMITLOG,
     CONSUMEQUEUE,
     DEFAULT_PARTITION_BYTES,
-    FAILFAST,
     OPTIONS,
     STREAM_OPTIONS,
     Option,

@@ -10,8 +10,7 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.reading.query import DamageTaker, OnDamage, ReadHow
-from rmq_store.scan.options import FAILFAST
+from rmq_store.reading.query import FAILFAST, DamageTaker, OnDamage, ReadHow
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, reported_errors

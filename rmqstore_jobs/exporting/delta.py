@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from rmq_store.errors import StoreError
 from rmq_store.files.journal import JournalError
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.scan.options import CORRUPT, FAILFAST, PERMISSIVE
+from rmq_store.reading.query import CORRUPT, FAILFAST, PERMISSIVE
 from rmq_store.scan.parse_options import reveal
 from rmqstore_jobs.exporting.export_files import DAY, TOPIC, ExportRead, summed_file
 from rmqstore_jobs.exporting.manifest import (

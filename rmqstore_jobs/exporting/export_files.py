@@ -23,8 +23,9 @@ from rmq_store.errors import StoreError
 from rmq_store.files.durable_files import sync_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress, ask
+from rmq_store.reading.query import CORRUPT, PERMISSIVE
 from rmq_store.reading.slice_reader import ranges_of_slices
-from rmq_store.scan.options import BY_LOG, CORRUPT, PERMISSIVE
+from rmq_store.scan.options import BY_LOG
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.store_scan import StoreScan
 from rmq_store.scan.tasks import Share, reporting_shares, shares_of

@@ -21,8 +21,9 @@ from rmq_store.cli.options import Declared, RareOption, on_broken_pipe, rare_fla
 from rmq_store.errors import LOG, AccessError, DataLossError, json_text, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
+from rmq_store.reading.query import FAILFAST
 from rmq_store.scan.option_values import parse_size
-from rmq_store.scan.options import FAILFAST, OPTIONS
+from rmq_store.scan.options import OPTIONS
 from rmq_store.scan.parse_options import hide_secrets
 from rmq_store.text.progress import Progress
 from rmq_store.verify.verdict import Verdict

@@ -22,7 +22,7 @@ from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.growing_log import LogPlace, expired
-from rmq_store.scan.options import PERMISSIVE
+from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, Target
 from rmq_store.scan.store_scan import PinnedStore, StoreScan

@@ -18,7 +18,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.errors import ListedAt
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
-from rmq_store.scan.options import DROPMALFORMED, FAILFAST, PERMISSIVE
+from rmq_store.reading.query import DROPMALFORMED, FAILFAST, PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler
 from rmq_store.verify import Severity

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.config import json_files
-from rmq_store.scan.options import DROPMALFORMED, FAILFAST, PERMISSIVE
+from rmq_store.reading.query import DROPMALFORMED, FAILFAST, PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler
 from rmqstore_jobs.export import ExportSpec, run
