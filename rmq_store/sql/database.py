@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,11 +159,9 @@ class StoreDatabase:
         }
         self._unregistered = dict(self.views)
         spill = os.path.join(tempfile.gettempdir(), f"rmqstore-sql-{uuid.uuid4().hex}")
-        try:
-            if zone is not None:
+        if zone is not None:
+            with self._saying_errors():
                 self._database.execute(f"SET TimeZone = '{_quoted(zone)}'")
-        except duckdb.Error as error:
-            raise self._said(error) from None
         self.zone = str(self._value("SELECT current_setting('TimeZone')"))
         self._database.execute(f"SET temp_directory = '{_quoted(spill)}'")
         if not files:
@@ -203,11 +202,9 @@ class StoreDatabase:
     def types(self, view: str) -> list[tuple[str, str]]:
         """The columns of a view with their types as DuckDB names them. Raises SqlError, such as in a
         transaction that an error ended."""
-        try:
+        with self._saying_errors():
             self._register(view)
             rows = self._database.execute(f'DESCRIBE "{view}"').fetchall()
-        except self._error as error:
-            raise self._said(error) from None
         return [(str(name), str(kind)) for name, kind, *_ in rows]
 
     def keywords(self) -> list[str]:
@@ -264,7 +261,7 @@ class StoreDatabase:
     def _answer(self, query: str, kind: str) -> Answer:
         explain = _EXPLAIN.match(query) if kind == "EXPLAIN" else None
         self._failed.clear()
-        try:
+        with self._saying_errors():
             relation = self._called(lambda: self._bound(query))  # None without rows
             if explain is not None and relation is not None:
                 plan = "\n".join(str(row[-1]) for row in relation.fetchall())
@@ -274,8 +271,6 @@ class StoreDatabase:
             # The name that releases of DuckDB before 2.0 have for it.
             reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
             rows = self._called(lambda: reader(_BATCH_ROWS))
-        except self._error as error:
-            raise self._said(error) from None
         names = _distinct(rows.schema.names)
         fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
         schema = pa.schema(fields)
@@ -293,11 +288,9 @@ class StoreDatabase:
             return self._database.sql(query)
 
     def _batches(self, rows: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        try:
+        with self._saying_errors(pa.ArrowException, OSError):
             while (batch := self._called(lambda: next(rows, None))) is not None:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-        except (self._error, pa.ArrowException, OSError) as error:
-            raise self._said(error) from None
 
     def explained(self, sql: str) -> Explained:
         """What the statements of `sql` read of the stores. Of messages nothing is read but what a plan
@@ -338,10 +331,8 @@ class StoreDatabase:
     def _is_in_transaction(self) -> bool:
         """Whether a statement began a transaction. A BEGIN inside of one would end it."""
         number = "SELECT txid_current()"
-        try:
+        with self._saying_errors():  # such as of a transaction that an error ended
             numbers = [self._database.execute(number).fetchall() for _ in range(2)]
-        except self._error as error:  # such as of a transaction that an error ended
-            raise self._said(error) from None
         return numbers[0] == numbers[1]
 
     def _explained_by_running(self, query: str) -> Explained:
@@ -362,10 +353,8 @@ class StoreDatabase:
             raise SqlError(
                 reason="the query is not UTF-8", advice="Check the encoding of the terminal"
             )
-        try:
+        with self._saying_errors():
             return list(self._database.extract_statements(sql))
-        except self._error as error:
-            raise self._said(error) from None
 
     def _count_of_scans(self, query: str) -> int:
         try:
@@ -374,11 +363,14 @@ class StoreDatabase:
             return 0  # no query, or one that fails for itself, too
         return sum(map(_scans_in, json.loads(rows[0][-1])))
 
-    def _said(self, error: Exception) -> StoreError:
-        """The error of a store that ended the query, or DuckDB's own."""
-        if self._failed:
-            return self._failed[0]
-        return SqlError(reason=_first_words(str(error)), advice=_advice(str(error)))
+    @contextmanager
+    def _saying_errors(self, *others: type[Exception]) -> Iterator[None]:
+        """Raise the error of a store that ended the query, or DuckDB's own as SqlError."""
+        try:
+            yield
+        except (self._error, *others) as error:
+            own = SqlError(reason=_first_words(str(error)), advice=_advice(str(error)))
+            raise (self._failed[0] if self._failed else own) from None
 
     def scanned(
         self, name: str, dataset: LazyDataset, columns: Sequence[str], wanted: Any
