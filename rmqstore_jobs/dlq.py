@@ -12,7 +12,7 @@ from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.scan.parse_options import HidesSecrets
-from rmq_store.scan.store_scan import StoreScan
+from rmq_store.scan.tasks import StoreScan
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import OPTIONS

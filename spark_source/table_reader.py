@@ -15,8 +15,14 @@ from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.read_task import pieces_of_share, read_messages
 from rmq_store.scan.scan import Scan
-from rmq_store.scan.store_scan import StoreScan
-from rmq_store.scan.tasks import Share, reported_errors, reporting_shares, shares_of, tasks_of
+from rmq_store.scan.tasks import (
+    Share,
+    StoreScan,
+    reported_errors,
+    reporting_shares,
+    shares_of,
+    tasks_of,
+)
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences

@@ -12,8 +12,7 @@ from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreEr
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import FAILFAST, DamageTaker, OnDamage, ReadHow
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.store_scan import StoreScan
-from rmq_store.scan.tasks import Share, reported_errors
+from rmq_store.scan.tasks import Share, StoreScan, reported_errors
 from rmq_store.search.log_partitions import prefetched_offset_at_log
 from rmq_store.snapshot.ranges import pieces_of
 

@@ -23,8 +23,7 @@ from rmq_store.scan.check_names import check_names, require_named_brokers
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.store_scan import PinnedStore, StoreScan
-from rmq_store.scan.tasks import Task, reporting_shares, shares_of, tasks_of
+from rmq_store.scan.tasks import PinnedStore, StoreScan, Task, reporting_shares, shares_of, tasks_of
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.search.selection import LogLimits, WantedQueues, select_ranges
 from rmq_store.snapshot.snapshot import collector_paused

@@ -27,8 +27,7 @@ from rmq_store.reading.query import CORRUPT, PERMISSIVE
 from rmq_store.reading.slice_reader import ranges_of_slices
 from rmq_store.scan.options import BY_LOG
 from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.store_scan import StoreScan
-from rmq_store.scan.tasks import Share, reporting_shares, shares_of
+from rmq_store.scan.tasks import Share, StoreScan, reporting_shares, shares_of
 from rmq_store.text.bodies import UTF8, as_text, text_or_marked_base64
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
 from rmqstore_jobs.exporting.manifest import (

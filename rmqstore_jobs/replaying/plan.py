@@ -12,8 +12,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
-from rmq_store.scan.store_scan import StoreScan
-from rmq_store.scan.tasks import cut_into_slices
+from rmq_store.scan.tasks import StoreScan, cut_into_slices
 from rmq_store.search.log_partitions import offset_steps
 from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.ranges import LogSlice, pieces_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
-from rmq_store.scan.store_scan import PinnedStore, StoreScan
+from rmq_store.scan.tasks import PinnedStore, StoreScan
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 
 

@@ -25,8 +25,7 @@ from rmq_store.reading.growing_log import LogPlace, expired
 from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, Target
-from rmq_store.scan.store_scan import PinnedStore, StoreScan
-from rmq_store.scan.tasks import Share
+from rmq_store.scan.tasks import PinnedStore, Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Assignment, Selection, WantedQueues
 from rmq_store.snapshot.ranges import LogSlice

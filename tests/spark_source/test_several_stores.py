@@ -17,8 +17,7 @@ from rmq_store.config.locate import names_of
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import Scan, pinned_scan
-from rmq_store.scan.store_scan import PinnedStore
-from rmq_store.scan.tasks import Share, reporting_shares, shares_of, tasks_of
+from rmq_store.scan.tasks import PinnedStore, Share, reporting_shares, shares_of, tasks_of
 from tests.support.golden import Golden, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, plan_of
