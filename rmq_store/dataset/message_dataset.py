@@ -18,6 +18,8 @@ from rmq_store.errors import LOG, InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.query import (
+    BODIES,
+    FIRST_BATCH_ROWS,
     PERMISSIVE,
     DamageMode,
     Query,
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from rmq_store.reading.query import ReadManner
 
 _FRAGMENT_BYTES = 64 << 20
-_BODIES = frozenset({"body", "rawBody"})
-_FIRST_BATCH_ROWS = 256  # a query with a limit does not wait for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class MessageDataset(LazyDataset):
             how["columns"] = columns
             if encoded:
                 how["encoded"] = True
-            how.setdefault("check_crc", not _BODIES.isdisjoint(columns))
+            how.setdefault("check_crc", not BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
                 how["concerns"] = DamageInTime(store, self._search)
             how["keys"], how["tags"] = part.words, part.tags
@@ -256,7 +256,7 @@ def messages_of(
     since, until = fixed_range(*times, partial(newest_time, stores), names=("since", "until"))
     if words is not None:
         how["keys"] = words
-    first: ReadManner = {"first_batch_rows": _FIRST_BATCH_ROWS, "log_order": False}
+    first: ReadManner = {"first_batch_rows": FIRST_BATCH_ROWS, "log_order": False}
     asked = cast("ReadHow", {**first, **how})
     search = Search(
         named,

@@ -27,6 +27,10 @@ CORRUPT = "corruptRecord"  # the column about damage in mode PERMISSIVE
 OnDamage = Callable[[StoreError], None]
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20
+FIRST_BATCH_ROWS = 256
+"""Of a query: one that needs only twenty rows should not wait for more."""
+BODIES = frozenset(("body", "rawBody"))
+"""Columns whose values are held against a CRC, in a query that reads them."""
 
 ALL_TAGS = "*"
 

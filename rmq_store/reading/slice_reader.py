@@ -33,7 +33,7 @@ from rmq_store.format.compression import SysFlag
 from rmq_store.format.queues import ListedEntries, QueueId, QueueSlice
 from rmq_store.index.index_writer import rows_with_key
 from rmq_store.loops.members import count_members, split_members
-from rmq_store.reading.query import DamageMode, Query
+from rmq_store.reading.query import BODIES, DamageMode, Query
 from rmq_store.reading.slice_entries import (
     EntriesOfFiles,
     EntriesOfQueues,
@@ -53,7 +53,6 @@ MOST_MEMBERS = 2**15 - 1
 """A queue counts the messages of a batch in two bytes (BatchConsumeQueue, batchSize)."""
 _MOST_BEFORE_RAISED = 1000  # errors; with fewer the read first gives the messages before them
 _PLACE = "commitLogOffset"
-_BODIES = frozenset(("body", "rawBody"))
 _NOWHERE = -1
 
 
@@ -140,7 +139,7 @@ class SliceReader:
         self._check = EntryCheck(
             view,
             self._damaged,
-            reads_bodies=query.check_crc or bool(_BODIES.intersection(self._builder.names)),
+            reads_bodies=query.check_crc or bool(BODIES.intersection(self._builder.names)),
             check_crc=query.check_crc,
             copy_bodies="body" in self._builder.names and not self._filters,
         )
@@ -372,7 +371,7 @@ class SliceReader:
         names = self._builder.names
         stored = members.properties()
         properties = decode_property_columns(stored, with_map="properties" in names)
-        bodies = members.bodies() if _BODIES.intersection(names) else None
+        bodies = members.bodies() if BODIES.intersection(names) else None
         own = {
             "queueOffset": pa.array(rows.offset[members.row] + members.number),
             "flag": pa.array(members.flag),

@@ -10,7 +10,14 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.reading.query import FAILFAST, DamageTaker, OnDamage, ReadHow
+from rmq_store.reading.query import (
+    BODIES,
+    FAILFAST,
+    FIRST_BATCH_ROWS,
+    DamageTaker,
+    OnDamage,
+    ReadHow,
+)
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.tasks import Share, StoreScan, reported_errors
 from rmq_store.search.log_partitions import prefetched_offset_at_log
@@ -88,12 +95,6 @@ def _data_loss(error: StoreError) -> DataLossError:
     )
 
 
-_FIRST_BATCH_ROWS = 256
-"""Of a query: `show()` needs only twenty rows and should not wait for more. A wave is read whole."""
-
-_BODIES = frozenset(("body", "rawBody"))
-
-
 def read_share(
     scan: StoreScan,
     share: Share,
@@ -135,14 +136,12 @@ def read_messages(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     options = scan.options
-    checks_bodies = bool(_BODIES.intersection(columns))
-    first_rows = None if scan.is_wave else _FIRST_BATCH_ROWS
     how: ReadHow = {
         "columns": columns,
         "tags": options.tags,
         "keys": options.keys,
-        "first_batch_rows": first_rows,
-        "check_crc": checks_bodies,
+        "first_batch_rows": None if scan.is_wave else FIRST_BATCH_ROWS,  # a wave is read whole
+        "check_crc": not BODIES.isdisjoint(columns),
         "max_body_bytes": options.max_body_bytes,
         "unwrap_batches": options.unwrap_batches,
         "on_damage": damage,
