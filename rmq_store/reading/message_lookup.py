@@ -20,7 +20,7 @@ from rmq_store.format.queues import Entries, QueueId, QueueSlice
 from rmq_store.format.record import Message, Record, log_offset_of_id, to_message
 from rmq_store.index.index_writer import has_key
 from rmq_store.index.query_message import KeyIndex
-from rmq_store.reading.query import OnDamage, Query, handler_of_search, leave_out
+from rmq_store.reading.query import OnDamage, Query, handler_of_search, leave_out, raise_it
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
@@ -168,7 +168,7 @@ class MessageLookup(EntryMessages):
         `on_damage`, these errors go there and the place is skipped.
         """
         on_damage = handler_of_search(on_damage)
-        report = on_damage or _raise
+        report = on_damage or raise_it
         try:
             named = self.by_offset_id(message_id)
         except (CorruptRecordError, MissingFileError) as error:
@@ -327,10 +327,6 @@ def _place(message: Message) -> _Place:
 def _in_log_order(place: _Place) -> tuple[int, int]:
     log_offset, queue_offset = place
     return log_offset, -1 if queue_offset is None else queue_offset
-
-
-def _raise(error: StoreError) -> None:
-    raise error
 
 
 _NAMES = tuple(column.name for column in COLUMNS)  # the fields of a Message, in its order

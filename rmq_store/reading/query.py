@@ -41,6 +41,11 @@ def leave_out(_: StoreError) -> None:
     """An `on_damage` that leaves out what cannot be read, and does not say it."""
 
 
+def raise_it(error: StoreError) -> None:
+    """What becomes of an error without an `on_damage`."""
+    raise error
+
+
 class DamageTaker:
     """Takes the errors of a read in a mode; counts them by code (`counts`) and what they hide."""
 

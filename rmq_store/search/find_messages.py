@@ -19,7 +19,7 @@ from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Message
 from rmq_store.reading.message_lookup import behind_index
-from rmq_store.reading.query import OnDamage, ReadHow
+from rmq_store.reading.query import OnDamage, ReadHow, raise_it
 from rmq_store.search.plan_key_search import KeyPlan, leads_to, plan_keys
 from rmq_store.search.selection import (
     CLOCK_SLACK_MS,
@@ -137,7 +137,7 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
         yield _Share((*plan.hits, *plan.unindexed))
     wanted = WantedQueues.of(store, replace(search, topics=topics))
     anywhere = LogLimits(wanted, without=frozenset(part.queue for part in plan.unindexed))
-    for offset in _in_no_queue(store, search, plan, on_damage):
+    for offset in _in_no_queue(store, search, plan, on_damage or raise_it):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
     for start, stop in plan.gaps:
         for at in range(start, stop, _GAP_STEP):
@@ -222,7 +222,7 @@ def _find_in(
             batches = with_progress(store, share.slices, batches, progress)
     else:
         if share.starts_gap:
-            _tell_damage_around(store, share.log[0], on_damage)
+            _tell_damage_around(store, share.log[0], on_damage or raise_it)
         batches = store.read_log(*share.log, limits=share.limits, **how)
     for batch in batches:
         kept = _matching(batch, search)
@@ -239,7 +239,7 @@ def _needed(search: Search) -> list[str]:
     return names
 
 
-def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | None) -> None:
+def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage) -> None:
     """Report damage that starts before `start` and reaches into the range. A read from `start` does
     not report it, because the read of its start does."""
     segment = store.log.chain.segment_at(start)
@@ -250,34 +250,28 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage | N
         return
     record = record_or_damage(store.log, store.log_range()[1], start)
     if isinstance(record, StoreError):
-        _tell(record, on_damage)
+        on_damage(record)
 
 
 def _in_no_queue(
-    store: MessageStore, search: Search, plan: KeyPlan, on_damage: OnDamage | None
+    store: MessageStore, search: Search, plan: KeyPlan, on_damage: OnDamage
 ) -> Iterator[int]:
     """Log offsets of records that the index has but no queue lists, because their queue lost files.
 
-    `on_damage` receives the errors of unreadable records; without it they are raised.
+    `on_damage` receives the errors of unreadable records.
     """
     end = store.log_range()[1]
     for offset, topic in sorted(plan.unlisted.items()):
         queues, record = store.queues(topic), record_or_damage(store.log, end, offset)
         if isinstance(record, StoreError):
             if not any(leads_to(store, queue, offset) for queue in queues):
-                _tell(behind_index(record, topic, " || ".join(search.keys), offset), on_damage)
+                on_damage(behind_index(record, topic, " || ".join(search.keys), offset))
             continue
         if record is None or not enters_queue(record.sys_flag):
             continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
         if own not in queues or not leads_to(store, own, offset):
             yield offset
-
-
-def _tell(error: StoreError, on_damage: OnDamage | None) -> None:
-    if on_damage is None:
-        raise error
-    on_damage(error)
 
 
 def _topics_anywhere(store: MessageStore, search: Search) -> Sequence[str]:
