@@ -216,8 +216,13 @@ class MessageDataset(LazyDataset):
     def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
         """The parts of the log that have rows which match, each to be scanned by itself."""
         for part in self.plan(filter):
-            for piece in _pieces(part, _sees_compacted(self._how)):
-                yield MessageFragment(self, piece)
+            if part.words is not None:
+                yield MessageFragment(self, part)
+                continue
+            with part.store.reopen() as store:
+                view = store.ranges_for(_sees_compacted(self._how))
+                for slices in parts_along_log(store, part.slices, _FRAGMENT_BYTES, view):
+                    yield MessageFragment(self, replace(part, slices=slices))
 
 
 class MessageFragment(Fragment):
@@ -300,14 +305,3 @@ def _has_rows_about_damage(how: ReadHow) -> bool:
 
 def _sees_compacted(how: ReadHow) -> bool:
     return how.get("compacted", True)
-
-
-def _pieces(part: StorePart, compacted: bool) -> Iterator[StorePart]:
-    """The part cut into slices of the log."""
-    if part.words is not None:
-        yield part
-        return
-    with part.store.reopen() as store:
-        view = store.ranges_for(compacted)
-        for slices in parts_along_log(store, part.slices, _FRAGMENT_BYTES, view):
-            yield replace(part, slices=slices)
