@@ -37,7 +37,6 @@ from rmq_store.text.json_keys import camel_case
 from rmq_store.text.times import shown_time
 
 UNREADABLE = "ended, and a record that may be its commit cannot be read"
-AS_FAR_AS_READ = ", as far as its records can be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,11 @@ class MessageHistory:
         last = self.steps[-1].step
         state = self.transaction if self.transaction and last in _IN_TRANSACTION else last
         # The text for a hidden commit already says what cannot be read.
-        return state if not self.damage or state == UNREADABLE else f"{state}{AS_FAR_AS_READ}"
+        return (
+            state
+            if not self.damage or state == UNREADABLE
+            else f"{state}, as far as its records can be read"
+        )
 
 
 _IN_TRANSACTION = ("prepared", "committed")
@@ -158,18 +161,13 @@ def histories_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[M
 def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bool:
     """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is
     now."""
-    if topic is None or topic == message.topic:
+    properties = message.properties
+    named = (properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC))
+    if topic is None or topic == message.topic or topic in named:
         return True
-    if topic in (
-        message.properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
-    ):
-        return True
-    retried = message.topic.startswith(RETRY_PREFIX)
-    return (
-        retried
-        and retry_of(message.topic, message.properties, store.view.topics.known_names).topic
-        == topic
-    )
+    if not message.topic.startswith(RETRY_PREFIX):
+        return False
+    return retry_of(message.topic, properties, store.view.topics.known_names).topic == topic
 
 
 def _life(store: MessageStore, messages: list[TracedRecord]) -> MessageHistory:

@@ -151,12 +151,10 @@ def _entries_at(
     slices = []
     if said is not None:
         # The entry is nearly always there, so one look-up replaces several per queue.
-        mine = parts.get(said.queue)
-        if not mine:  # another key has the same hash
+        if said.queue not in parts:  # another key has the same hash
             return []
         if store.log_offset_of(said.queue, said.start) == log_offset:
-            inside = any(part.start <= said.start < part.stop for part in mine)
-            return [said] if inside else []
+            return [said] if _is_in(parts, said) else []
     for part in (part for of_queue in parts.values() for part in of_queue):
         at = store.view.offset_at_log(part.queue, log_offset)
         if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
@@ -171,18 +169,19 @@ def _said_by_record(store: MessageStore, parts: _Parts, log_offset: int) -> list
     An entry that leads nowhere, or to a record of another place, is damage, which its reader reports.
     """
     said = store.lookup.recorded_queue_offset(log_offset)
-    if said is None:
+    if said is None or not _is_in(parts, said):
         return []
-    for part in parts.get(said.queue, ()):
-        if part.start <= said.start < part.stop:
-            entries = store.entries(said.queue, said.start, said.stop)
-            if not len(entries):
-                return []
-            where, size = int(entries.log_offset[0]), int(entries.size[0])
-            other = store.lookup.recorded_queue_offset(where)
-            is_own = other == said and store.log.is_record(where, size)
-            return [] if is_own and where != log_offset else [said]
-    return []
+    entries = store.entries(said.queue, said.start, said.stop)
+    if not len(entries):
+        return []
+    where, size = int(entries.log_offset[0]), int(entries.size[0])
+    other = store.lookup.recorded_queue_offset(where)
+    is_own = other == said and store.log.is_record(where, size)
+    return [] if is_own and where != log_offset else [said]
+
+
+def _is_in(parts: _Parts, entry: QueueSlice) -> bool:
+    return any(part.start <= entry.start < part.stop for part in parts.get(entry.queue, ()))
 
 
 _MOST_PLACES = 3  # that a sentence names
