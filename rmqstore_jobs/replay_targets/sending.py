@@ -13,13 +13,14 @@ import hashlib
 import logging
 import math
 import os
-import queue
 import random
 import shutil
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,7 +107,7 @@ class BrokerAccess:
 
 Row = dict[str, Any]
 
-_WAITING = 64  # rows that wait in each lane
+_WAITING = 64  # rows that wait for each lane
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds
 
 
@@ -160,66 +161,45 @@ class Sender:
 
     def __post_init__(self) -> None:
         self._ended, self._lock = threading.Event(), threading.Lock()
-        self._refused: queue.SimpleQueue[Row] = queue.SimpleQueue()
+        self._refused: deque[Row] = deque()
         self._pacer = Pacer(self.rate)
-        self._lanes = [queue.Queue[Row | None](_WAITING) for _ in range(self.lanes)]
+        self._room = threading.Semaphore(self.lanes * _WAITING)
 
     def send(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Send all rows. Yields each refused row with its `reason`."""
-        threads = [
-            threading.Thread(target=self._work, args=(lane,), daemon=True) for lane in self._lanes
-        ]
-        for thread in threads:
-            thread.start()
-        turn = 0
-        for row in rows:
-            together = self.ordered(row)
-            if together is None:
-                turn += 1
-            number = turn if together is None else hash(together)
-            if not self._put(self._lanes[number % self.lanes], row):
-                break
-            yield from self._taken()
-        for lane in self._lanes:
-            self._put(lane, None)
-        for thread in threads:
-            thread.join()
+        lanes = [ThreadPoolExecutor(1) for _ in range(self.lanes)]
+        try:
+            for turn, row in enumerate(rows):
+                together = self.ordered(row)
+                number = turn if together is None else hash(together)
+                self._room.acquire()
+                if self._ended.is_set():
+                    break
+                lanes[number % self.lanes].submit(self._send_one, row)
+                yield from self._taken()
+        except BaseException:
+            self._ended.set()
+            raise
+        finally:
+            for lane in lanes:
+                lane.shutdown()
         yield from self._taken()
 
-    def _put(self, lane: queue.Queue[Row | None], row: Row | None) -> bool:
-        while not self._ended.is_set():
-            try:
-                lane.put(row, timeout=0.5)
-            except queue.Full:
-                continue
-            return True
-        return False
-
     def _taken(self) -> Iterator[Row]:
-        while not self._refused.empty():
-            yield self._refused.get()
-
-    def _work(self, lane: queue.Queue[Row | None]) -> None:
-        try:
-            while not self._ended.is_set():
-                try:
-                    row = lane.get(timeout=0.5)
-                except queue.Empty:
-                    continue
-                if row is None:
-                    return
-                self._send_one(row)
-        except Exception as error:  # if one lane ends, all must end, else rows would be lost
-            self._fail(f"{type(error).__name__}: {error}")
+        while self._refused:
+            yield self._refused.popleft()
 
     def _send_one(self, row: Row) -> None:
         try:
             sent = self._delivered(self.client.prepare(row))
+            with self._lock:
+                self.sent += sent
         except RefusedMessage as why:
-            self._refused.put({**row, "reason": str(why)})
-            return
-        with self._lock:
-            self.sent += sent
+            self._refused.append({**row, "reason": str(why)})
+        except Exception as error:  # if one lane ends, all must end, else rows would be lost
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self._room.release()
 
     def _delivered(self, message: Any) -> bool:
         """Send with retries. Returns False if this lane or another one gave up."""
