@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,34 +39,6 @@ class LogPartition(InputPartition):
         self.task = task
 
 
-class PushFilters:
-    """The method `pushFilters` of a reader. It works whether filter pushdown is on or off.
-
-    If pushdown is off, Spark rejects a reader that overrides the method. It compares
-    `reader.pushFilters.__func__` with the method of the base class, so the bound method pretends to
-    be that one.
-    """
-
-    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]]) -> None:
-        self._push = push
-
-    def __get__(self, reader: Any, kind: type[Any]) -> Any:
-        if reader is None:
-            return self._push
-        return _Bound(self._push, reader)
-
-
-class _Bound:
-    """Calls our method, and pretends to be that of the base class."""
-
-    def __init__(self, push: Callable[[Any, list[Filter]], Iterable[Filter]], reader: Any) -> None:
-        self._push, self._reader = push, reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(self._reader, filters)
-
-
 class RmqStoreReader(DataSourceReader):
     """Plans a scan on the driver, and reads a task of it in each partition."""
 
@@ -88,7 +61,16 @@ class RmqStoreReader(DataSourceReader):
             LOG.warning(_KEPT_BY_SPARK, ", ".join(map(str, filters))[:_FILTER_TEXT])
         return filters
 
-    pushFilters = PushFilters(_push)
+    @property
+    def pushFilters(self) -> Any:
+        """The method that takes filters. It works whether filter pushdown is on or off.
+
+        If pushdown is off, Spark rejects a reader that overrides the method. It compares
+        `reader.pushFilters.__func__` with the method of the base class, so this one pretends to be it.
+        """
+        push: Any = partial(self._push)
+        push.__func__ = DataSourceReader.pushFilters
+        return push
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
