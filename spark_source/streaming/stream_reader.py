@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -97,7 +96,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._to_dict(end)
 
     def _to_dict(self, offset: StreamOffset) -> dict[str, Any]:
-        return {**to_dict(offset), "selection": StreamSelection.of(self.options).to_dict()}
+        return {**to_dict(offset), "selection": selected_by(self.options)}
 
     def _to_go_on(self, offset: dict[str, Any]) -> dict[str, StorePlace]:
         """The places of an offset, from which the options as they are now may go on."""
@@ -180,95 +179,65 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # its messages before the place.
 
 
-_Words = frozenset[Any] | None
+Selected = Mapping[str, Any]
+"""Which messages a stream wants; what it does not name is all. `queues`: [broker, topic, id], "" is any."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSelection:
-    """Which messages a stream wants; None is all. `queues`: (broker, topic, id), broker "" is any."""
-
-    topics: _Words = None
-    pattern: str | None = None
-    queues: _Words = None
-    system: bool = False
-    tags: _Words = None
-    keys: _Words = None
-
-    @classmethod
-    def of(cls, options: ScanOptions) -> StreamSelection:
-        """The selection by the options."""
-        queues = None
-        if options.assign is not None:
-            queues = frozenset(
-                [("", *queue) for queue in options.assign.everywhere]
-                + [(broker, *queue) for broker, queue in options.assign.on_broker]
-            )
-        topics, tags, keys = (
-            None if words is None else frozenset(words)
-            for words in (options.topics, options.tags, options.keys)
-        )
-        return cls(topics, options.topic_pattern, queues, options.include_system_topics, tags, keys)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What is given of it, for Spark's checkpoint: the same text for the same selection."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name: sorted(value) if isinstance(value, frozenset) else value
-            for name, value in values.items()
-            if value is not None and value is not False
-        }
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> StreamSelection:
-        """The selection from Spark's checkpoint."""
-        values = dict(stored)
-        for name in ("topics", "tags", "keys", "queues"):
-            if name in values:
-                values[name] = frozenset(
-                    tuple(value) if isinstance(value, list) else value for value in values[name]
-                )
-        return cls(**values)
-
-    def added_to(self, before: StreamSelection, stores: Iterable[MessageStore]) -> str | None:
-        """What it selects of some stores that `before` does not; None for nothing."""
-        return (
-            _words_added("tag", self.tags, before.tags)
-            or _words_added("key", self.keys, before.keys)
-            or next(filter(None, (self._queue_added_to(before, store) for store in stores)), None)
-        )
-
-    def _queue_added_to(self, before: StreamSelection, store: MessageStore) -> str | None:
-        """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
-        had, there = before._wanted(store), store.queues()
-        added = sorted(filter(lambda queue: not had(queue), filter(self._wanted(store), there)))
-        if not added:
-            return None
-        topic, number = added[0]
-        partly = any(one.topic == topic and had(one) for one in there)
-        return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
-
-    def _wanted(self, store: MessageStore) -> WantedQueues:
-        assign = None
-        if self.queues is not None:
-            queues = [(broker, QueueId(topic, number)) for broker, topic, number in self.queues]
-            everywhere = tuple(queue for broker, queue in queues if not broker)
-            assign = Assignment(everywhere, tuple(pair for pair in queues if pair[0]))
-        selection = Selection(
-            None if self.topics is None else tuple(self.topics),
-            topic_pattern=self.pattern,
-            assign=assign,
-            include_system_topics=self.system,
-        )
-        return WantedQueues.of(store, selection)
+def selected_by(options: ScanOptions) -> dict[str, Any]:
+    """The selection by the options, as a checkpoint keeps it: the same text for the same selection."""
+    assign, queues = options.assign, None
+    if assign is not None:
+        everywhere = [("", *queue) for queue in assign.everywhere]
+        queues = [*everywhere, *((broker, *queue) for broker, queue in assign.on_broker)]
+    selected = {
+        "topics": options.topics,
+        "pattern": options.topic_pattern,
+        "queues": queues,
+        "system": options.include_system_topics or None,
+        "tags": options.tags,
+        "keys": options.keys,
+    }
+    return {
+        name: value if isinstance(value, str | bool) else sorted(set(value))
+        for name, value in selected.items()
+        if value is not None
+    }
 
 
-def _words_added(kind: str, now: _Words, before: _Words) -> str | None:
-    if before is None or now == before:
+def _words_added(name: str, now: Selected, before: Selected) -> str | None:
+    """The first tag or key that `now` has and `before` lacks."""
+    if name not in before:
         return None
-    if now is None:
-        return f"messages with any {kind}"
-    added = sorted(now - before)
-    return f"{kind} {added[0]!r}" if added else None
+    if name not in now:
+        return f"messages with any {name[:-1]}"
+    added = set(now[name]).difference(before[name])
+    return f"{name[:-1]} {min(added)!r}" if added else None
+
+
+def _queue_added(now: Selected, before: Selected, store: MessageStore) -> str | None:
+    """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
+    wanted, had, there = _wanted(now, store), _wanted(before, store), store.queues()
+    added = [queue for queue in there if wanted(queue) and not had(queue)]
+    if not added:
+        return None
+    topic, number = min(added)
+    partly = any(one.topic == topic and had(one) for one in there)
+    return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
+
+
+def _wanted(selected: Selected, store: MessageStore) -> WantedQueues:
+    assign = None
+    if "queues" in selected:
+        queues = [(broker, QueueId(topic, number)) for broker, topic, number in selected["queues"]]
+        everywhere = tuple(queue for broker, queue in queues if not broker)
+        assign = Assignment(everywhere, tuple(pair for pair in queues if pair[0]))
+    selection = Selection(
+        selected.get("topics"),
+        topic_pattern=selected.get("pattern"),
+        assign=assign,
+        include_system_topics=selected.get("system", False),
+    )
+    return WantedQueues.of(store, selection)
 
 
 def check_selection(
@@ -279,10 +248,15 @@ def check_selection(
 
     A topic that a store does not have yet has no earlier message.
     """
-    now = StreamSelection.of(options)
-    if stored.get("selection", now.to_dict()) == now.to_dict():  # an early release did not keep it
+    now = selected_by(options)
+    before = stored.get("selection", now)  # an early release did not keep it
+    if before == now:
         return
-    added = now.added_to(StreamSelection.from_dict(stored["selection"]), stores)
+    added = (
+        _words_added("tags", now, before)
+        or _words_added("keys", now, before)
+        or next(filter(None, (_queue_added(now, before, store) for store in stores)), None)
+    )
     if added is None:
         return
     options.lose(
