@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.scan.options import STREAM_OPTIONS
@@ -64,33 +63,23 @@ def parse_stream_options(raw: Mapping[str, str]) -> tuple[ScanOptions, StreamOpt
 
     Raises InvalidArgumentError as `parse_options`, and for an option that a stream cannot have.
     """
+    given = {name.casefold(): value for name, value in raw.items()}
     for name, advice in _NOT_OF_A_STREAM.items():
-        if _value(raw, name.casefold()) is not None:
+        if name.casefold() in given:
             raise InvalidArgumentError(
                 reason=f"option {name!r} has no meaning in a stream", advice=advice
             )
     options = parse_options(as_batch(raw))
-    fields: dict[str, Any] = {}
-    for name, option in _OWN.items():
-        value = _value(raw, name)
-        if value is not None:
-            fields[option.field] = parse_option(option, value)
-    return options, StreamOptions(start=_start(raw), **fields)
+    own = {name: option for name, option in _OWN.items() if name in given}
+    fields = {option.field: parse_option(option, given[name]) for name, option in own.items()}
+    return options, StreamOptions(_start(given), **fields)
 
 
-def _start(raw: Mapping[str, str]) -> str:
-    given = [(name, value) for name in _STARTS if (value := _value(raw, name)) is not None]
-    if not given:
-        return LATEST
-    if len(given) == 1 and given[0][0] == _STARTS[0]:
-        word = given[0][1].strip().lower()
-        return word if word in (LATEST, EARLIEST) else GIVEN
-    return GIVEN
+def _start(given: Mapping[str, str]) -> str:
+    word = given.get(_STARTS[0], LATEST).strip().lower()
+    others = any(name in given for name in _STARTS[1:])
+    return GIVEN if others or word not in (LATEST, EARLIEST) else word
 
 
 def _is_latest(name: str, value: str) -> bool:
     return name.casefold() == _STARTS[0] and value.strip().lower() == LATEST
-
-
-def _value(raw: Mapping[str, str], folded: str) -> str | None:
-    return next((value for name, value in raw.items() if name.casefold() == folded), None)
