@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -196,10 +197,10 @@ class Follower:
             )
         return there[name]
 
-    def with_queues(self, names: Iterable[str]) -> Iterator[MessageStore]:
-        """The stores of some brokers as they are now, each open until the next one."""
-        for name in names:
-            with self.open(name, self.require(name), None) as store:
+    def with_queues(self, stores: Iterable[tuple[str, Target]]) -> Iterator[MessageStore]:
+        """Some stores, by broker name, as they are now, each open until the next one."""
+        for name, target in stores:
+            with self.open(name, target, None) as store:
                 yield store
 
     # --- where a query starts --------------------------------------------------------------------
@@ -208,18 +209,10 @@ class Follower:
         """Where a new query starts: by default at the ends of the logs."""
         warn_of_tags(self.options.tags)
         found = self.targets()
-        options = self.options.with_fixed_times(lambda: self._newest(found))
+        options = self.options.with_fixed_times(
+            lambda: newest_time(self.with_queues(found.items()))
+        )
         return {name: self._initial(name, target, options) for name, target in found.items()}
-
-    def _newest(self, found: Mapping[str, Target]) -> int | None:
-        """When the newest message of all stores was stored."""
-
-        def stores() -> Iterator[MessageStore]:
-            for name, target in found.items():
-                with self.open(name, target, None) as store:
-                    yield store
-
-        return newest_time(stores())
 
     def _initial(self, name: str, target: Target, options: ScanOptions) -> StorePlace:
         with self.open(name, target, None) as store:
@@ -271,10 +264,7 @@ class Follower:
         each = None if most_rows is None else max(1, most_rows // len(stores))
         places: dict[str, StorePlace] = {}
         for name, where in stores.items():
-
-            def look(name: str = name, where: Target = where) -> StorePlace | None:
-                return self._latest_of(name, where, start, each, most_bytes, target)
-
+            look = partial(self._latest_of, name, where, start, each, most_bytes, target)
             place = again_if_expired(look)
             if place is not None:
                 places[name] = place
@@ -324,21 +314,18 @@ class Follower:
         count = 0
         for name, last in end.items():
             where = self.require(name)
-            first = start.get(name)
-            if first is None:
-                with self.open(name, where) as store:
-                    first = self._since(store)
-            for batch in self._rows(name, where, first, last.place.offset):
+            for batch in self._rows(name, where, start.get(name), last.place.offset):
                 count += int(batch.num_rows)
                 if count >= enough:
                     return count
         return count
 
     def _rows(
-        self, name: str, target: Target, first: StorePlace, stop: int
+        self, name: str, target: Target, first: StorePlace | None, stop: int
     ) -> Iterator[pa.RecordBatch]:
         """The places of the rows of a micro-batch. Damage is left to the tasks that read them."""
         with self.open(name, target, stop) as store:
+            first = first or self._since(store)
             yield from store.read_log(
                 first.place.offset,
                 stop,

@@ -102,7 +102,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The places of an offset, from which the options as they are now may go on."""
         places, selected = from_dict(offset), offset.get("selection")
         if selected != self._checked:
-            check_selection(offset, self.options, self.follower.with_queues(places))
+            stores = ((name, self.follower.require(name)) for name in places)
+            check_selection(offset, self.options, self.follower.with_queues(stores))
             self._checked = selected
         return places
 
@@ -111,12 +112,10 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         least, now = self.stream.min_rows, time.monotonic()
         if least is None or end == start:
             return False
-        if self.follower.rows_between(start, end, least) >= least:
-            self._waiting_since = None
-            return False
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        if now - self._waiting_since < self.stream.max_delay_s:
-            return True
+        if self.follower.rows_between(start, end, least) < least:
+            self._waiting_since = now if self._waiting_since is None else self._waiting_since
+            if now - self._waiting_since < self.stream.max_delay_s:
+                return True
         self._waiting_since = None
         return False
 
