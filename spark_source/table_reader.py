@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, StoreError
+from rmq_store.format.queues import QueueSlice
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.read_task import pieces_of_share, read_messages
 from rmq_store.scan.scan import Scan
@@ -29,7 +30,7 @@ from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.spark_types import SPARK_TYPES, microseconds
+from spark_source.spark_types import SPARK_TIMESTAMP, SPARK_TYPES, to_spark
 from spark_source.spark_words import plain_errors
 from spark_source.streaming.progress_rows import progress_rows
 
@@ -124,27 +125,27 @@ class TableReader(DataSourceReader):
         if self.table == DIFF:
             with self.scan.stores[1].store.open() as other:
                 yield from table.pieces_of_rows(store.broker_name, differences(store, other))
-        elif self.table in (USAGE, DAMAGE):
-            yield from _of_share(table, scan, share, store)
+        elif share.reports:
+            errors = map(damage_row, reported_errors(scan, share, store))
+            yield from table.pieces_of_rows(store.broker_name, errors)
+        elif self.table == DAMAGE:
+            yield from table.pieces_of_rows(store.broker_name, _damage_of(scan, share, store))
+        elif self.table == USAGE:
+            yield from table.pieces(store, _slices_of(scan, share, store))
         else:
             yield from table.pieces(store, wanted=self.names)
 
     def _batches(self, pieces: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
-            for batch in piece.select(self.names).to_batches():
-                yield _to_spark(batch)
+            rows = piece.select(self.names)
+            times = {TIMESTAMP: SPARK_TIMESTAMP}
+            fields = [field.with_type(times.get(field.type, field.type)) for field in rows.schema]
+            for batch in rows.to_batches():
+                yield to_spark(batch, pa.schema(fields))
 
 
-def _of_share(
-    table: Table, scan: StoreScan, share: Share, store: MessageStore
-) -> Iterator[pa.Table]:
-    if share.reports:
-        errors = map(damage_row, reported_errors(scan, share, store))
-        return table.pieces_of_rows(store.broker_name, errors)
-    if table.name == DAMAGE:
-        return table.pieces_of_rows(store.broker_name, _damage_of(scan, share, store))
-    slices = [part for pieces in pieces_of_share(scan, share, store) for part in pieces]
-    return table.pieces(store, slices)
+def _slices_of(scan: StoreScan, share: Share, store: MessageStore) -> list[QueueSlice]:
+    return [part for pieces in pieces_of_share(scan, share, store) for part in pieces]
 
 
 def _damage_of(scan: StoreScan, share: Share, store: MessageStore) -> Iterator[Row]:
@@ -156,17 +157,6 @@ def _damage_of(scan: StoreScan, share: Share, store: MessageStore) -> Iterator[R
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)
-
-
-def _to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
-    arrays = [
-        microseconds(column) if column.type == TIMESTAMP else column for column in batch.columns
-    ]
-    fields = [
-        pa.field(field.name, array.type, field.nullable)
-        for field, array in zip(batch.schema, arrays, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 # --- the plan -------------------------------------------------------------------------------------
@@ -208,7 +198,7 @@ def _log_row(piece: LogSlice, store: MessageStore) -> Row:
 
 
 def _ranges_row(scan: StoreScan, share: Share, store: MessageStore) -> Row:
-    slices = [part for pieces in pieces_of_share(scan, share, store) for part in pieces]
+    slices = _slices_of(scan, share, store)
     ranges: dict[str, dict[str, list[list[int]]]] = {}
     for part in slices:
         of_topic = ranges.setdefault(part.queue.topic, {})
