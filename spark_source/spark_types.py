@@ -106,14 +106,12 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
 
 def arrow_schema_for(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark derives from `schema`. Its columns must be checked before."""
-    fields = []
-    for field in schema.fields:
-        own = BY_NAME[field.name].type
-        fields.append(pa.field(field.name, _arrow_type(own, field.dataType), field.nullable))
-    return pa.schema(fields)
+    fields = schema.fields
+    return pa.schema([pa.field(f.name, _arrow_type(f), f.nullable) for f in fields])
 
 
-def _arrow_type(own: pa.DataType, given: DataType) -> pa.DataType:
+def _arrow_type(field: StructField) -> pa.DataType:
+    own, given = BY_NAME[field.name].type, field.dataType
     if own == TIMESTAMP:
         return SPARK_TIMESTAMP
     if isinstance(given, MapType):
