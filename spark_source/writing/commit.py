@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
-from rmq_store.errors import (
-    LOG,
-    InvalidArgumentError,
-    NotAStoreError,
-    StoreError,
-    TargetExistsError,
-)
+from rmq_store.errors import LOG, InvalidArgumentError, NotAStoreError, TargetExistsError
 from rmq_store.files.durable_files import sync_path
 from rmq_store.files.journal import JournalError, has_content, refusals
 from rmq_store.files.parallel import one_ahead
@@ -105,9 +99,6 @@ def _exchanged(new: Path, target: Path) -> bool:
     raise OSError(number, os.strerror(number), str(target))
 
 
-Batches = Generator[pa.RecordBatch, None, None]
-
-
 @dataclass(frozen=True, slots=True)
 class StoreWrite:
     """One write into a store. Plain data, so that executors can use it."""
@@ -170,7 +161,9 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
         if not again and check_target(write) and _has_work(write, parts, stream):
             if done is not None and not write.overwrite:
                 _refuse_shorter(write.options, done.end)
-            with closing(_with_queues(staging.take(parts), write.options)) as rows:
+            turns = QueuesInTurn(write.options.queues)
+            # A thread reads and checks them.
+            with closing(one_ahead(map(turns.fill, staging.take(parts)))) as rows:
                 if write.overwrite or not has_content(write.options.path):
                     _replace(journal, write, rows, stream)
                 else:
@@ -183,11 +176,6 @@ def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | No
     """False for no rows: they change a store only where it is created or replaced by a batch."""
     creates = write.overwrite or (stream is None and not has_content(write.options.path))
     return creates or any(part.rows for part in parts)
-
-
-def _with_queues(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Batches:
-    turns = QueuesInTurn(options.queues)
-    return one_ahead(turns.fill(batch) for batch in batches)  # read and checked by a thread
 
 
 # --- append ---------------------------------------------------------------------------------------
@@ -212,7 +200,13 @@ def _append(
         )
         if writer.log_range()[1] != start:
             writer.close()  # nothing was appended
-            raise _changed(options.path, start, writer.log_range()[1])
+            raise JournalError(
+                options.path,
+                reason="another process wrote into the store while this write began",
+                expected=f"a log that ends at {start}",
+                actual=writer.log_range()[1],
+                advice="Run the write again",
+            )
         try:
             writer.sign(begun.mark)
             journal.sign()
@@ -254,16 +248,6 @@ def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], options: Wri
         store.flush()
     else:
         store.dispatch()
-
-
-def _changed(path: str, expected: int, actual: int) -> StoreError:
-    return JournalError(
-        path,
-        reason="another process wrote into the store while this write began",
-        expected=f"a log that ends at {expected}",
-        actual=actual,
-        advice="Run the write again",
-    )
 
 
 def _refuse_shorter(options: WriteOptions, end: int) -> None:
@@ -331,9 +315,8 @@ def _exchange_locked(new: Path, options: WriteOptions, aside: Path) -> None:
 def _refuse_other_files(root: Path, config: StoreConfig) -> None:
     """Raise NotAStoreError if replacing the store would delete what is not a store's."""
     folders = commitlog_folders(root, config)
-    home = os.path.realpath(root)
     for folder in folders:
-        if Path(home) not in Path(os.path.realpath(folder)).parents:
+        if Path(os.path.realpath(root)) not in Path(os.path.realpath(folder)).parents:
             raise NotAStoreError(
                 root,
                 reason="the log of this store lies outside of its folder, so it cannot be replaced",

@@ -179,20 +179,16 @@ def columns_and_records(
     columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
     rows = _Rows(columns, options, batch.num_rows)
     if options.topic is not None and batch.num_rows:
-        _refuse_name(options.topic, options)
+        # No new topic may have such a name, copied rows or not.
+        fault = topic_fault(options.topic, dialect(options.release), options.config)
+        if fault is not None:
+            raise invalid(0, fault)
     copied = not OF_A_STORE.isdisjoint(batch.schema.names)
     prepared = prepare(
         rows.as_batch(), options.config, dialect(options.release), LOOPBACK, copied=copied
     )
     rows.refuse_whole_batches(prepared.properties)
     return rows.staged(prepared.properties), prepared
-
-
-def _refuse_name(topic: str, options: WriteOptions) -> None:
-    """Raise InvalidMessageError for a name that no new topic may have, copied rows or not."""
-    fault = topic_fault(topic, dialect(options.release), options.config)
-    if fault is not None:
-        raise invalid(0, fault)
 
 
 @dataclass
@@ -208,7 +204,11 @@ class _Rows:
     def as_batch(self) -> pa.RecordBatch:
         """A batch for `prepare`; a queue that is not known yet is 0 in it."""
         made = self.made
-        made["topic"] = self._topics()
+        made["topic"] = (
+            cast_to(self.columns["topic"], pa.string(), "topic")
+            if self.options.topic is None
+            else pa.repeat(pa.scalar(self.options.topic), self.count)
+        )
         for name in NUMBER_COLUMNS:
             if name in self.columns and name != "storeTimestamp":
                 made[name] = _numbers(self.columns[name], name)
@@ -247,11 +247,6 @@ class _Rows:
             if name in columns:
                 columns[name] = cast_to(columns[name], pa.string(), name)
         return pa.RecordBatch.from_pydict(columns)
-
-    def _topics(self) -> pa.Array:
-        if self.options.topic is not None:
-            return pa.repeat(pa.scalar(self.options.topic), self.count)
-        return cast_to(self.columns["topic"], pa.string(), "topic")
 
     def _bodies(self) -> pa.Array:
         """Bodies as they are stored, with a sysFlag that fits: a body that was decompressed, or taken

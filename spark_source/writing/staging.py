@@ -105,7 +105,8 @@ class Staging:
         name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
         written = []
         with refusals(self.path):
-            file = os.fdopen(_new_file(self.path / name), "wb", buffering=0)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.fdopen(os.open(self.path / name, flags, 0o644), "wb", buffering=0)
         with file:
             for batch in chain((first,), batches):
                 with refusals(self.path):
@@ -256,8 +257,3 @@ def _refuse_other(path: Path, what: str, expected: int, actual: int) -> None:
             actual=actual,
             advice="Run the write again",
         )
-
-
-def _new_file(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o644)
