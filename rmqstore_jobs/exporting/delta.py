@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from importlib.util import find_spec
+from itertools import groupby, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,7 +26,7 @@ from pyspark.sql import functions as F
 
 from rmq_store.errors import StoreError
 from rmq_store.files.journal import JournalError
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import CORRUPT, FAILFAST, PERMISSIVE
 from rmq_store.scan.parse_options import reveal
 from rmqstore_jobs.exporting.export_files import DAY, TOPIC, ExportRead, summed_file
@@ -232,15 +233,9 @@ def _rows_of(
 
 def with_one_range_a_queue(pieces: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
     """The ranges in lists that have each queue once: the options of the source allow one range per queue."""
-    lists: list[list[QueueSlice]] = []
-    turn: Counter[QueueId] = Counter()
-    for piece in pieces:
-        number = turn[piece.queue]
-        turn[piece.queue] += 1
-        if number == len(lists):
-            lists.append([])
-        lists[number].append(piece)
-    return lists
+    of_queues = [list(parts) for _, parts in groupby(sorted(pieces), attrgetter("queue"))]
+    turns = zip_longest(*of_queues)
+    return [[piece for piece in turn if piece is not None] for turn in turns]
 
 
 # Versions and commits of the log of a Delta table, by Delta's transaction log protocol ("Delta Log

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +216,10 @@ class Manifest(Journal[WaveBegun, Exported]):
     @property
     def staging(self) -> Path:
         """The folder where the next wave is written."""
-        return self.target / STAGING / f"{self.next_number:06d}"
+        return self._staging_of(self.next_number)
+
+    def _staging_of(self, number: int) -> Path:
+        return self.target / STAGING / f"{number:06d}"
 
     @property
     def next_number(self) -> int:
@@ -239,10 +245,8 @@ class Manifest(Journal[WaveBegun, Exported]):
 
     def finished(self, broker_name: str) -> dict[QueueId, list[ExportedRange]]:
         """The ranges of a broker's queues that are in the target, in order."""
-        found: dict[QueueId, list[ExportedRange]] = {}
-        for part in self.exported.ranges.get(broker_name, ()):
-            found.setdefault(part.slice.queue, []).append(part)
-        return found
+        ranges = self.exported.ranges.get(broker_name, ())
+        return {q: list(parts) for q, parts in groupby(ranges, lambda part: part.slice.queue)}
 
     def commit(self, wave: Wave) -> None:
         """Add a wave. Its files, except those of Delta, are moved from `staging` to where readers are."""
@@ -258,7 +262,6 @@ class Manifest(Journal[WaveBegun, Exported]):
         self.save(self.begun, self.exported.with_left_out(wave))
 
     def _move(self, wave: Wave) -> None:
-        staged = self.target / STAGING / f"{wave.number:06d}"
         folders = set()
         for file in wave.files:
             refuse_links(self.target, *file.path.split("/"))
@@ -267,7 +270,7 @@ class Manifest(Journal[WaveBegun, Exported]):
                 continue
             final.parent.mkdir(parents=True, exist_ok=True)
             try:
-                (staged / file.path).rename(final)
+                (self._staging_of(wave.number) / file.path).rename(final)
             except FileNotFoundError:
                 raise JournalError(
                     final,
@@ -287,14 +290,12 @@ def _wave_files(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
 
 
+_decoded: Callable[[Mapping[str, Any]], Wave] = partial(journal.decoded, Wave)
+
+
 def _load(path: Path) -> Wave:
     wave = journal.read_entry(path, _WAVE, _decoded, _NO_WAVE)
     assert wave is not None
-    return wave
-
-
-def _decoded(content: Mapping[str, Any]) -> Wave:
-    wave: Wave = journal.decoded(Wave, content)
     return wave
 
 
@@ -330,9 +331,7 @@ def ranges_without(
     wanted: Iterable[QueueSlice], done: Iterable[QueueSlice]
 ) -> Iterator[QueueSlice]:
     """The parts of the ranges `wanted` that are not in `done`."""
-    by_queue: dict[QueueId, list[QueueSlice]] = {}
-    for part in sorted(done):
-        by_queue.setdefault(part.queue, []).append(part)
+    by_queue = {q: list(parts) for q, parts in groupby(sorted(done), attrgetter("queue"))}
     for part in wanted:
         start = part.start
         for gone in by_queue.get(part.queue, ()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.queues import QueueSlice
 from rmq_store.index.index_writer import rows_with_key
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.dead_letters import origin_topics
@@ -248,12 +250,10 @@ class ReplayRows(Generic[_Part]):
 
 def _by_queue(ranges: Sequence[QueueSlice], tasks: int) -> list[Share]:
     """Shares of whole queues with about equal numbers of messages."""
-    queues: dict[QueueId, list[QueueSlice]] = {}
-    for part in ranges:
-        queues.setdefault(part.queue, []).append(part)
+    queues = [list(parts) for _, parts in groupby(sorted(ranges), attrgetter("queue"))]
     bins: list[list[QueueSlice]] = [[] for _ in range(min(tasks, len(queues)))]
     sizes = [0] * len(bins)
-    for parts in sorted(queues.values(), key=lambda parts: -sum(map(len, parts))):
+    for parts in sorted(queues, key=lambda parts: -sum(map(len, parts))):
         smallest = sizes.index(min(sizes))
         bins[smallest] += parts
         sizes[smallest] += sum(map(len, parts))
