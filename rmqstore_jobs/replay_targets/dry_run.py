@@ -74,16 +74,6 @@ class DryRun(ReplayCall):
         super().__init__(spark, spec, ReplayJournal.seen(spec.journal_target))
         self.refused_as = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
         self.counts_all = not self.resumed
-        ranges, parquet = list(self.read.ranges), spec.to_parquet is not None
-        # Parquet is written again as a whole.
-        if self.resumed and (not parquet or self.current.parquet_done):
-            ranges = ranges_left(self.read, self.current.next_log_offset)
-        self.groups, self.counts = self._looked_at(ranges)
-        by_reason = _messages_by_reason(self.groups)
-        self.messages, self.taken = by_reason.total(), by_reason.pop(None, 0)
-        self.counts[ENDED] = by_reason.pop(ENDED, 0)
-        self.counts[self.refused_as] = by_reason.total()
-        self.reasons = by_reason
 
     def _new_run(self) -> ReplayRun:
         refuse_to_mix(self.spec)
@@ -93,17 +83,24 @@ class DryRun(ReplayCall):
 
     def report(self) -> ReplayReport:
         """The report of what would be written or sent."""
-        spec, taken = self.spec, self.taken
+        spec, ranges = self.spec, list(self.read.ranges)
+        left = ranges_left(self.read, self.current.next_log_offset) if self.resumed else ranges
+        if spec.to_parquet is None or self.current.parquet_done:  # else it is written as a whole
+            ranges = left
+        groups, self.counts = self._looked_at(ranges)
+        by_reason = _messages_by_reason(groups)
+        messages, taken = by_reason.total(), by_reason.pop(None, 0)
+        self.counts[ENDED] = by_reason.pop(ENDED, 0)
+        self.counts[self.refused_as] = by_reason.total()
         if self.resumed and spec.to_store is not None and spec.to_parquet is not None:
             # The store continues where it was, while Parquet starts again.
-            left, _ = self._looked_at(ranges_left(self.read, self.current.next_log_offset))
-            taken = _messages_by_reason(left)[None]
+            taken = _messages_by_reason(self._looked_at(left)[0])[None]
         # Parquet accepts messages that a store refuses.
-        would = {spec.to_store: taken, spec.to_broker: taken, spec.to_parquet: self.messages}
+        would = {spec.to_store: taken, spec.to_broker: taken, spec.to_parquet: messages}
         return replace(
-            self._report(self.messages, {}, most_common(self.reasons)),
+            self._report(messages, {}, most_common(by_reason)),
             run_id="",
-            planned=tuple(_queues(spec, self.groups)),
+            planned=tuple(_queues(spec, groups)),
             would_write={target: n for target, n in would.items() if target is not None},
         )
 
