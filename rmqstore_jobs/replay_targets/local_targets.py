@@ -194,8 +194,7 @@ class LocalReplay(ReplayCall):
 
     def __init__(self, spark: Session, spec: ReplaySpec, journal: ReplayJournal) -> None:
         super().__init__(spark, spec, journal)
-        self.refusals: list[str] = []
-        self.refusals_of_waves = 0  # those of whole waves
+        self.refusals: list[str] = []  # those of whole waves
         self._moved: MovedRecords | None = None
 
     def _new_run(self) -> ReplayRun:
@@ -264,7 +263,6 @@ class LocalReplay(ReplayCall):
             unfinished = self.journal.begun
             if unfinished is not None:
                 self.current, self.counts = unfinished, Counter(unfinished.counts)
-                del self.refusals[self.refusals_of_waves :]
                 settle_target(unfinished, self.journal, asked)
         except StoreError as error:
             LOG.warning("%s: the next run undoes what arrived last: %s", asked.path, error)
@@ -281,7 +279,6 @@ class LocalReplay(ReplayCall):
                     self._declare_batch_topics(target)
                     for wave, rows in self._read_waves(waves):
                         self._append(target, rows)
-                        self.refusals_of_waves = len(self.refusals)
                         self._record(next_log_offset=wave.stop, target_end=target.log_range()[1])
                         progress(wave.selected_bytes)
                         if wave.stop is not None and should_stop():
@@ -326,13 +323,10 @@ class LocalReplay(ReplayCall):
             target.declare_topic(new, attributes={"queue.type": "BatchCQ"})
 
     def _append(self, target: StoreWriter, rows: Handled[list[pa.RecordBatch]]) -> None:
-        matched = refused = 0
-        for batch in (batch for part in rows.parts for batch in part):
-            matched += batch.num_rows
-            for error in self._append_rows(target, batch):
-                refused += 1
-                if len(self.refusals) < PROBLEMS_SHOWN:
-                    self.refusals.append(str(error))
+        batches = [batch for part in rows.parts for batch in part]
+        errors = [error for batch in batches for error in self._append_rows(target, batch)]
+        self.refusals += map(str, errors[: PROBLEMS_SHOWN - len(self.refusals)])
+        matched, refused = sum(batch.num_rows for batch in batches), len(errors)
         ended = 0
         if self._moved is not None:
             ended = self._moved.left_out.total()
@@ -347,11 +341,9 @@ class LocalReplay(ReplayCall):
             batch, target.dialect, keep_timestamps=keeps, with_halves=moved is not None
         )
         if moved is None:
-            yield from append_rows(target, rows)
-            return
+            return append_rows(target, rows)
         places = (batch[name].to_numpy() for name in ("queueOffset", "commitLogOffset"))
-        for part in moved.append(rows, *places):
-            yield from (error for _, error in part.refused)
+        return (error for part in moved.append(rows, *places) for _, error in part.refused)
 
     def _ranges(self, ends: Mapping[QueueId, int]) -> tuple[TargetRange, ...]:
         before = {QueueId(t, q): end for t, q, end in self.current.target_queues}
