@@ -88,19 +88,17 @@ def builder_for(name: str, master: str | None) -> SparkSession.Builder:
     # By default Spark takes the first python3 on PATH, which may not have our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     ship_jobs()
-    builder = SparkSession.builder.appName(f"rmqstore {name}")
-    if master is not None:
-        builder = builder.master(master)
-    elif not started_by_spark_submit():
-        builder = builder.master("local[*]")
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
     if not started_by_spark_submit():
+        master = "local[*]" if master is None else master
         logging = (Path(__file__).parents[1] / "log4j2.properties").resolve().as_uri()
         # Not extraJavaOptions, because users set them. These options come before them.
-        builder = builder.config(
-            "spark.driver.defaultJavaOptions", f"-Dlog4j2.configurationFile={logging}"
-        )
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    return builder.config("spark.log.level", "ERROR")
+        settings["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={logging}"
+    builder = SparkSession.builder.appName(f"rmqstore {name}").config(map=settings)
+    return builder if master is None else builder.master(master)
 
 
 def ship_jobs() -> None:
