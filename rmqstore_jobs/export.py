@@ -182,11 +182,10 @@ class _Export:
         """Check that the last exported message of each queue is where it was, or has expired."""
         own = set(store.queues())
         for queue, parts in done.items():
-            last, at = parts[-1], None
+            last = parts[-1]
             if queue not in own or store.min_offset(*queue) >= last.stop:
                 continue
-            if last.stop <= store.max_offset(*queue):
-                at = store.log_offset_of(queue, last.stop - 1)
+            at = _place_of_last(store, last)
             if at != last.last_log_offset:
                 raise JournalError(
                     store.path,
@@ -205,7 +204,7 @@ class _Export:
         for name in self.manifest.exported.ranges:
             lasts = [parts[-1] for parts in self.manifest.finished(name).values()]
             known = [last for last in lasts if last.slice.queue in own]
-            if known and all(_is_last(store, last) for last in known):
+            if known and all(_place_of_last(store, one) == one.last_log_offset for one in known):
                 raise JournalError(
                     store.path,
                     reason=f"the target has messages of this store as those of broker {name!r}",
@@ -370,12 +369,11 @@ class _Export:
         )
 
 
-def _is_last(store: MessageStore, last: ExportedRange) -> bool:
-    """Whether the last message of an exported range is at the same place in a store."""
-    queue = last.slice.queue
-    if not store.min_offset(*queue) < last.stop <= store.max_offset(*queue):
-        return False
-    return store.log_offset_of(queue, last.stop - 1) == last.last_log_offset
+def _place_of_last(store: MessageStore, exported: ExportedRange) -> int | None:
+    """The log offset of the last message of an exported range in a store; None if it is not there."""
+    queue, last = exported.slice.queue, exported.stop - 1
+    has = store.min_offset(*queue) <= last < store.max_offset(*queue)
+    return store.log_offset_of(queue, last) if has else None
 
 
 def _as_text(asked: Mapping[str, str]) -> str:
