@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.cli.options import GROUPS, TOP, TOPICS, WholeNumber, option
-from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.scan.parse_options import HidesSecrets
@@ -17,6 +16,7 @@ from rmq_store.text.progress import Progress
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import OPTIONS
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.running.failures import refuse_if
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import source_options
@@ -96,11 +96,11 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
 
 def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
     """The spec of the replay that puts the dead letters of a scan into their origin topics."""
-    if spec.origin_topics:
-        raise InvalidArgumentError(
-            reason="dead letters can be sent again by group, not by origin topic",
-            advice="Leave out --topic",
-        )
+    refuse_if(
+        spec.origin_topics,
+        "dead letters can be sent again by group, not by origin topic",
+        "Leave out --topic",
+    )
     with scan.store.open() as store:
         topics = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
     since, until = scan.options.since, scan.options.until
@@ -120,11 +120,11 @@ def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
 
 def validate(spec: DlqSpec) -> None:
     """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
-    if spec.resent_to is None and (spec.append or spec.dry_run):
-        raise InvalidArgumentError(
-            reason="--append and --dry-run are for dead letters that are sent again",
-            advice="Give --to or --to-broker too",
-        )
+    refuse_if(
+        spec.resent_to is None and (spec.append or spec.dry_run),
+        "--append and --dry-run are for dead letters that are sent again",
+        "Give --to or --to-broker too",
+    )
     scan = scan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     with scan.store.open() as store:
         dead_ranges(store, spec.groups, scan.ranges)

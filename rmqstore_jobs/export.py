@@ -42,7 +42,7 @@ from rmqstore_jobs.exporting.manifest import (
     Wave,
     ranges_without,
 )
-from rmqstore_jobs.running.failures import is_damage, readable_instead, reason_of
+from rmqstore_jobs.running.failures import failure, refuse_if
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
@@ -55,10 +55,7 @@ if TYPE_CHECKING:
 DEFAULT_WAVE_BYTES = 8 << 30
 _MOST_NAMED = 5  # queues of earlier runs that a problem names
 _GO_ON = "Run the same command to continue"
-_IN_THE_WAY = (
-    "The same command would fail again: export into a new folder with --mode DROPMALFORMED or "
-    "PERMISSIVE, or from"
-)
+_INSTEAD = "export into a new folder with --mode DROPMALFORMED or PERMISSIVE, or from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +84,11 @@ def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: Fals
     between waves. Raises StoreError if the export is refused; then nothing was written."""
     check(spec)
     if spec.format == DELTA:
-        if spark is None:
-            raise InvalidArgumentError(
-                reason="a Delta table is written by Spark",
-                advice="Give --engine spark or auto, or --format parquet, csv or jsonl",
-            )
+        refuse_if(
+            spark is None,
+            "a Delta table is written by Spark",
+            "Give --engine spark or auto, or --format parquet, csv or jsonl",
+        )
         _delta().require_delta(spark)
     with Manifest(spec.target) as manifest:
         return _Export(spark, spec, manifest).run(should_stop)
@@ -99,27 +96,24 @@ def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: Fals
 
 def check(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
-    if spec.format not in FORMATS:
-        raise InvalidArgumentError(
-            reason=f"unknown format {spec.format!r}", advice=nearest(spec.format, FORMATS)
-        )
-    if spec.body is not None and spec.format != PARQUET:
-        raise InvalidArgumentError(
-            reason=f"--body {spec.body} is for --format {PARQUET}",
-            advice=f"Leave it out: {' and '.join(TEXT_FORMATS)} have text, in CSV with --charset",
-        )
-    if spec.charset is not None and spec.format not in TEXT_FORMATS and spec.body is None:
-        raise InvalidArgumentError(
-            reason=f"format {spec.format} has the bytes of bodies, whatever their charset",
-            advice=f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}, or --body text",
-        )
+    advice = nearest(spec.format, FORMATS)
+    refuse_if(spec.format not in FORMATS, f"unknown format {spec.format!r}", advice)
+    refuse_if(
+        spec.body is not None and spec.format != PARQUET,
+        f"--body {spec.body} is for --format {PARQUET}",
+        f"Leave it out: {' and '.join(TEXT_FORMATS)} have text, in CSV with --charset",
+    )
+    refuse_if(
+        spec.charset is not None and spec.format not in TEXT_FORMATS and spec.body is None,
+        f"format {spec.format} has the bytes of bodies, whatever their charset",
+        f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}, or --body text",
+    )
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
     if source == target or source in target.parents or target in source.parents:
         raise InvalidArgumentError(target, reason="store and target must be separate folders")
     for name in spec.options:
-        if name not in SELECTION:
-            raise InvalidArgumentError(reason=f"option {name!r} is not an option of an export")
+        refuse_if(name not in SELECTION, f"option {name!r} is not an option of an export")
 
 
 class _Export:
@@ -266,11 +260,7 @@ class _Export:
                 except Exception as error:
                     # An error of the read, or of Spark. Earlier waves are complete, and the answer
                     # has the reason.
-                    reason = reason_of(error)
-                    way = (
-                        f"{_IN_THE_WAY} {readable_instead(reason)}" if is_damage(reason) else _GO_ON
-                    )
-                    self.stopped_by = f"{reason}. {way}"
+                    self.stopped_by = failure(error, _INSTEAD, f". {_GO_ON}")
                     break
                 progress(wave.selected_bytes)
                 if should_stop():

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rmq_store.format.releases import dialect
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.text import times
 from rmq_store.text.times import RelativeTime, Time
+from rmqstore_jobs.running.failures import refuse_if
 from rmqstore_jobs.running.source_options import refuse_reversed_offsets, refuse_topics_beside
 
 DEFAULT_PATIENCE = 120.0
@@ -99,77 +101,72 @@ _MANNERS = ("rate", "patience", "tls", "tls_ca", "dry_run", "checksums", "by_ind
 def check(spec: ReplaySpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before any file is read."""
     _check_target(spec)
-    if spec.tls_ca is not None and not spec.tls:
-        raise _invalid("--tls-ca needs --tls", "Give --tls too")
-    if not 0 <= spec.patience < math.inf:
-        raise _invalid("--patience must be a number of seconds, 0 or more", found=spec.patience)
+    refuse_if(spec.tls_ca is not None and not spec.tls, "--tls-ca needs --tls", "Give --tls too")
+    patient = 0 <= spec.patience < math.inf
+    forms = "--patience must be a number of seconds, 0 or more"
+    refuse_if(not patient, forms, found=spec.patience)
     targets = (spec.to_store, spec.to_parquet, spec.failed)
     for target in targets:
         refuse_uri(target or "")
     paths = [Path(path).resolve() for path in (spec.source, *targets) if path]
-    for i, path in enumerate(paths):
-        if any(path == other or other in path.parents for other in paths[:i] + paths[i + 1 :]):
+    for path, other in permutations(paths, 2):
+        if path == other or other in path.parents:
             raise InvalidArgumentError(path, reason="source and targets must be separate folders")
     _check_selection(spec)
     for new in spec.topic_map.values() if spec.to_store is not None else ():
         fault = topic_fault(new, dialect(spec.release), StoreConfig())
-        if fault is not None:
-            raise _invalid(f"--map-topic: {fault}")
+        refuse_if(fault is not None, f"--map-topic: {fault}")
 
 
 def _check_target(spec: ReplaySpec) -> None:
     to_folder = spec.to_store is not None or spec.to_parquet is not None
     if spec.to_broker is None:
-        if not to_folder:
-            raise _invalid("no target", "Give --to, --to-parquet or both, or --to-broker")
-        if spec.failed or spec.fifo_topics or spec.rate or spec.tls:
-            raise _invalid("--failed, --fifo, --rate and --tls need --to-broker")
+        refuse_if(not to_folder, "no target", "Give --to, --to-parquet or both, or --to-broker")
+        of_broker = spec.failed or spec.fifo_topics or spec.rate or spec.tls
+        refuse_if(of_broker, "--failed, --fifo, --rate and --tls need --to-broker")
         return
-    if "/" in spec.to_broker:
-        raise _invalid("--to-broker is HOST:PORT, and no URI", found=spec.to_broker)
-    if to_folder:
-        raise _invalid("a replay to a broker cannot have another target: run two replays")
-    if spec.queue_map:
-        raise _invalid(
-            "a replay to a broker cannot map queues: the client chooses them",
-            "Leave out --map-queue; --fifo TOPIC keeps the order of each source queue",
-        )
-    if spec.failed is None:
-        raise _invalid(
-            "no folder for messages that the broker refuses",
-            "Give --failed DIR; the journal is beside it",
-        )
-    if spec.append or spec.keep_timestamps or spec.target_conf or spec.release:
-        raise _invalid("--append, --keep-timestamps, --target-conf and --release need --to")
-    if spec.rate is not None and not 0 < spec.rate < math.inf:
-        raise _invalid("--rate must be a number of messages per second above 0", found=spec.rate)
+    is_uri = "/" in spec.to_broker
+    refuse_if(is_uri, "--to-broker is HOST:PORT, and no URI", found=spec.to_broker)
+    refuse_if(to_folder, "a replay to a broker cannot have another target: run two replays")
+    refuse_if(
+        spec.queue_map,
+        "a replay to a broker cannot map queues: the client chooses them",
+        "Leave out --map-queue; --fifo TOPIC keeps the order of each source queue",
+    )
+    refuse_if(
+        spec.failed is None,
+        "no folder for messages that the broker refuses",
+        "Give --failed DIR; the journal is beside it",
+    )
+    of_store = spec.append or spec.keep_timestamps or spec.target_conf or spec.release
+    refuse_if(of_store, "--append, --keep-timestamps, --target-conf and --release need --to")
+    refuse_if(
+        spec.rate is not None and not 0 < spec.rate < math.inf,
+        "--rate must be a number of messages per second above 0",
+        found=spec.rate,
+    )
 
 
 def _check_selection(spec: ReplaySpec) -> None:
     for moment in (spec.since, spec.until):
         _checked_time(moment)
     for key in spec.keys:
-        # The source separates keys by "||".
-        if not key.strip() or (spec.by_index and "||" in key):
-            forms = "--key is a word of KEYS, all of KEYS, or a UNIQ_KEY"
-            raise _invalid(forms, "Give --key once for each of them", found=repr(key))
-    if spec.by_index and not spec.keys:
-        raise _invalid("--by-index needs --key", "Give --key")
+        refuse_if(
+            not key.strip() or (spec.by_index and "||" in key),  # the source separates keys by it
+            "--key is a word of KEYS, all of KEYS, or a UNIQ_KEY",
+            "Give --key once for each of them",
+            found=repr(key),
+        )
+    refuse_if(spec.by_index and not spec.keys, "--by-index needs --key", "Give --key")
     refuse_reversed_offsets(spec.offsets)
     refuse_topics_beside(spec.topics, (*spec.queues, *spec.offsets))
-
-
-def _invalid(
-    reason: str, advice: str | None = None, *, found: object = None
-) -> InvalidArgumentError:
-    return InvalidArgumentError(reason=reason, actual=found, advice=advice)
 
 
 def _checked_time(value: str | None) -> Time | None:
     try:
         return None if value is None else times.parse_time(value)
     except times.NotATimeError as error:
-        raise _invalid(f"{value!r} {error}") from None
+        raise InvalidArgumentError(reason=f"{value!r} {error}") from None
 
 
 def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:

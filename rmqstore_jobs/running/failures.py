@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rmq_store.cli.command import EngineFailedError
-from rmq_store.errors import spoken
+from rmq_store.errors import InvalidArgumentError, spoken
 from rmq_store.files.journal import JournalError
 
 _DAMAGE = re.compile(
@@ -30,11 +30,6 @@ class AlreadyDoneError(JournalError):
 def is_damage(reason: str) -> bool:
     """Whether the reason is damage of a store, so that the same command would fail again."""
     return _DAMAGE.search(reason) is not None
-
-
-def readable_instead(reason: str) -> str:
-    """The store that a job can read where damage stopped it: of queues, their log may be whole."""
-    return _REBUILT if _OF_QUEUES.search(reason) else _SALVAGED
 
 
 def reason_of(error: Exception) -> str:
@@ -60,10 +55,21 @@ def spark_errors_said(what: str = "") -> Iterator[None]:
         raise EngineFailedError(what + reason_of(error)) from None
 
 
-def failure(error: Exception) -> str:
-    """What ended a replay. For damage, also what to do, because another run would fail again."""
+def refuse_if(
+    wrong: object, reason: str, advice: str | None = None, *, found: object = None
+) -> None:
+    """Raise InvalidArgumentError for what is asked of a job, if it is `wrong`."""
+    if wrong:
+        raise InvalidArgumentError(reason=reason, actual=found, advice=advice)
+
+
+def failure(
+    error: Exception, instead: str = "replay into a new target, from", otherwise: str = ""
+) -> str:
+    """What ended a job. For damage, what to do `instead`, because another run would fail again."""
     reason = reason_of(error)
     if not is_damage(reason):
-        return reason
-    again = "The same command would fail again: replay into a new target, from"
-    return f"{reason}. {again} {readable_instead(reason)}"
+        return reason + otherwise
+    # Where queues are damaged, the log may be whole.
+    readable = _REBUILT if _OF_QUEUES.search(reason) else _SALVAGED
+    return f"{reason}. The same command would fail again: {instead} {readable}"

@@ -17,6 +17,7 @@ from rmq_store.scan.option_values import flag
 from rmq_store.scan.options import OPTIONS, Option
 from rmq_store.search.selection import EARLIEST
 from rmq_store.text.times import parse_time
+from rmqstore_jobs.running.failures import refuse_if
 from rmqstore_jobs.running.store_selection import options_of_queues
 
 _ALL = frozenset(option.name for option in OPTIONS)
@@ -117,21 +118,19 @@ def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
     options = options_of_queues(queues, offsets)
     refuse_topics_beside(topics, options)
     for name in options:
-        if given[name] is not None:
-            raise InvalidArgumentError(
-                reason=f"{word_of(name)} selects queues or offsets that --queue and --offsets select too",
-                advice=f"Give either {word_of(name)}, or --queue and --offsets",
-            )
+        word = word_of(name)
+        refuse_if(
+            given[name] is not None,
+            f"{word} selects queues or offsets that --queue and --offsets select too",
+            f"Give either {word}, or --queue and --offsets",
+        )
     return rest | options | ({"topic": None} if options else {})
 
 
 def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) -> None:
     """Raise InvalidArgumentError for topics and single queues."""
-    if topics and queues:
-        raise InvalidArgumentError(
-            reason="topics and single queues exclude each other",
-            advice="Name every queue, or only topics",
-        )
+    advice = "Name every queue, or only topics"
+    refuse_if(topics and queues, "topics and single queues exclude each other", advice)
 
 
 def offsets_of(texts: Sequence[str]) -> dict[QueueId, tuple[int, int]]:
@@ -182,10 +181,10 @@ def refuse_reversed_offsets(offsets: Mapping[QueueId, tuple[int, int]]) -> None:
     """Raise InvalidArgumentError for a range of offsets that ends before it begins."""
     for queue, (start, stop) in offsets.items():
         # -1 and -2 are compared only if the order is certain.
-        if 0 <= stop < start or (stop == EARLIEST and start != EARLIEST):
-            raise InvalidArgumentError(
-                reason=f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they start",
-                actual=f"{start}..{stop}",
-                advice="In --offsets TOPIC:ID=FROM..BEFORE, FROM must not be after BEFORE; -2 is the "
-                "earliest offset, -1 the latest",
-            )
+        refuse_if(
+            0 <= stop < start or (stop == EARLIEST and start != EARLIEST),
+            f"the offsets of queue {queue.queue_id} of {queue.topic!r} end before they start",
+            "In --offsets TOPIC:ID=FROM..BEFORE, FROM must not be after BEFORE; -2 is the earliest "
+            "offset, -1 the latest",
+            found=f"{start}..{stop}",
+        )
