@@ -19,7 +19,6 @@ from rmq_store.browse.page import (
     before,
     download,
     grid_of,
-    linked_cell,
     messages_in,
     newest_slices,
     readable_text,
@@ -200,7 +199,8 @@ def _fields(rows: pa.Table) -> Grid:
     cells = (replace(cell, kind="text") for cell in row.rows[0])
     listed = [[text(name), cell] for name, cell in zip(row.columns, cells, strict=True)]
     words = (rows["keys"][0].as_py() or "").split()
-    listed += [[text("word of keys"), linked_cell("key", word)] for word in words]
+    links = (Cell(word, leads_to=address("trace", key=word)) for word in words)
+    listed += [[text("word of keys"), link] for link in links]
     return Grid("fields", "", ("field", "value"), listed)
 
 
@@ -331,5 +331,5 @@ def _section_of(question: Question, life: MessageHistory, number: int) -> Sectio
     name = life.uniqKey or life.steps[0].msgId
     title = f"History of {name}: {life.outcome}"
     return Section(
-        f"history-{number}", title, grids=grids, commands=[question.command("trace", name)]
+        f"history-{number}", title, grids=grids, commands=[question.named.command("trace", name)]
     )

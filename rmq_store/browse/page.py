@@ -21,7 +21,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printabl
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, leave_out
 from rmq_store.report.report_scope import Inquiry, NamedStore, ReadLimits
-from rmq_store.report.section import Cell, Command, Grid, Remark, Section
+from rmq_store.report.section import Cell, Grid, Remark, Section
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.text.bodies import readable_bodies
@@ -151,10 +151,6 @@ class Question:
         """The link to the rows behind the page, of `count` rows from `start` on."""
         return [("Next rows", self.same(start=start + ROWS))] if count > ROWS else []
 
-    def command(self, name: str, *words: object) -> Command:
-        """The command that prints the same."""
-        return self.named.command(name, *words)
-
     @cached_property
     def inquiry(self) -> Inquiry:
         """The same for a section of the report."""
@@ -164,7 +160,7 @@ class Question:
         """The section on what the page left out because of damage; none without any."""
         if not self.damage:
             return []
-        look = self.command("verify")
+        look = self.named.command("verify")
         remarks = [Remark(Severity.ERROR, str(error), look) for error in self.damage.values()]
         first = "The first of them:" if len(remarks) == _MOST_DAMAGE else ""
         about = f"Places that cannot be read, so that the rows above may lack some. {first}"
@@ -191,11 +187,6 @@ def _leads_to(column: str, row: Mapping[str, Any]) -> str | None:
         return address("message", **{word: row[name] for name, word in _OF_QUEUE.items()})
     page, word = _PAGES[column]
     return address(page, **{word: row[column]})
-
-
-def linked_cell(column: str, value: str) -> Cell:
-    """A cell that leads to the page about its value, as one of a column does."""
-    return Cell(value, leads_to=_leads_to(column, {column: value}))
 
 
 def rows_section(
@@ -272,7 +263,8 @@ def newest_slices(
         places = _places(store, windows, tags)
         places = places[places >= sure]
         if len(places) > count or (cut and len(places) == count):
-            return _from(store, slices, int(np.partition(places, -count)[-count]))
+            place, at_log = int(np.partition(places, -count)[-count]), store.view.offset_at_log
+            return [piece.cut(at_log(piece.queue, place), piece.stop) for piece in slices]
         if not cut:
             return windows
         width *= _WIDER
@@ -292,15 +284,10 @@ def _places(store: MessageStore, windows: Sequence[QueueSlice], tags: str | None
     return np.concatenate(columns) if columns else np.zeros(0, np.int64)
 
 
-def _from(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
-    starts = (store.view.offset_at_log(piece.queue, place) for piece in slices)
-    return [piece.cut(start, piece.stop) for piece, start in zip(slices, starts, strict=True)]
-
-
 def before(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
     """The queue ranges up to the messages at a log offset."""
-    stops = (store.view.offset_at_log(piece.queue, place) for piece in slices)
-    return [piece.cut(piece.start, stop) for piece, stop in zip(slices, stops, strict=True)]
+    at_log = store.view.offset_at_log
+    return [piece.cut(piece.start, at_log(piece.queue, place)) for piece in slices]
 
 
 def messages_in(

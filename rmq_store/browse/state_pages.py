@@ -118,7 +118,7 @@ def _lag(question: Question, answer: LagAnswer) -> Section:
         f"written. The bytes of more than {_SAMPLED:,} messages of a queue are estimated."
     )
     remarks = [
-        Remark(Severity.WARNING, what, question.command("lag")) for what in answer.problems()
+        Remark(Severity.WARNING, what, question.named.command("lag")) for what in answer.problems()
     ]
     return Section("lag", "", about, remarks=remarks)
 
