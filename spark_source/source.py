@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -55,30 +55,23 @@ class RmqStoreSource(DataSource):
     the state of this moment, even if a broker writes meanwhile.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._parsed: ScanOptions | None = None
-        self._scan: Scan | None = None
-        self._failure: StoreError | None = None
-
-    def _pin(self) -> None:
-        """Read the state of the stores, once.
+    @cached_property
+    def _pinned(self) -> tuple[ScanOptions | None, Scan | StoreError]:
+        """The options, and the state of the stores, which is read once; or what is wrong with them.
 
         Spark creates the source before it says what for: a batch, a stream, or a write. A write
         never comes here, since its target may not exist, and what is wrong for a batch waits for
         its reader.
         """
-        if self._scan is not None or self._failure is not None:
-            return
+        parsed = None
         try:
-            self._parsed = parse_options(as_batch(self.options))
-            self._scan = Scan.of(self._parsed)
+            parsed = parse_options(as_batch(self.options))
+            return parsed, Scan.of(parsed)
         except StoreError as error:
-            self._failure = error
+            return parsed, error
 
     def __getstate__(self) -> dict[str, Any]:
-        self._pin()
-        return self.__dict__
+        return {**self.__dict__, "_pinned": self._pinned}
 
     @classmethod
     def name(cls) -> str:
@@ -87,26 +80,28 @@ class RmqStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """The schema of the selected columns, or of the default ones."""
-        self._pin()
+        parsed, scan = self._pinned
         # Spark asks for it before it says whether it reads a batch or a stream. A stream may wait for
         # the first message of a topic, and its start may have expired since it began there.
-        if not isinstance(self._failure, (TopicWithoutQueueError, DataLossError)):
-            self._raise_failure()
-        assert self._parsed is not None
-        if self._parsed.table is not None:
-            return table_schema(self._parsed.table)
-        return spark_schema(self._parsed.columns, permissive=self._parsed.mode == PERMISSIVE)
+        may_begin = isinstance(scan, TopicWithoutQueueError | DataLossError)
+        if isinstance(scan, StoreError) and not may_begin:
+            raise without_traceback(scan)
+        assert parsed is not None
+        if parsed.table is not None:
+            return table_schema(parsed.table)
+        return spark_schema(parsed.columns, permissive=parsed.mode == PERMISSIVE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the offsets pinned when the source was created."""
-        self._raise_failure()
+        parsed, scan = self._pinned
+        if isinstance(scan, StoreError):
+            raise without_traceback(scan)
         with plain_errors():
             parse_options(self.options)  # refuses what only a stream has
-        assert self._parsed is not None
-        assert self._scan is not None
-        if self._parsed.table is not None:
-            return TableReader(self._scan, self._parsed.table, schema)
-        return RmqStoreReader(self._scan, schema)
+        assert parsed is not None
+        if parsed.table is not None:
+            return TableReader(scan, parsed.table, schema)
+        return RmqStoreReader(scan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of rows into the store of `path`. Raises StoreError for what is wrong."""
@@ -143,8 +138,3 @@ class RmqStoreSource(DataSource):
             reason=f"{what} with this PySpark is not supported by format 'rmqstore'",
             advice=f"Install PySpark {version} or later",
         )
-
-    def _raise_failure(self) -> None:
-        self._pin()
-        if self._failure is not None:
-            raise without_traceback(self._failure)

@@ -23,6 +23,7 @@ from rmq_store.files.remote import remote_store as remotefile
 from rmq_store.files.segments import REMOTE
 from rmq_store.report.store_report import store_report
 from rmq_store.scan.parse_options import parse_options
+from rmq_store.scan.scan import Scan
 from rmq_store.search.selection import select_ranges
 from rmq_store.tables import TABLES_OF_A_STORE
 from spark_source.source import RmqStoreSource
@@ -311,8 +312,9 @@ def test_credentials_are_in_no_message_plan_or_log(
         plan = rows_of({**options, "table": "plan"})
         source = RmqStoreSource(options)
         source.schema()
-        assert source._scan is not None
-        said = [str(plan), repr(source._scan), repr(source._parsed)]
+        parsed, scan = source._pinned
+        assert isinstance(scan, Scan)
+        said = [str(plan), repr(scan), repr(parsed)]
         for wrong in (
             {**options, "path": "s3://stores/nothing-here"},
             {**options, "path": "s3://somebody:a-secret-that-must-not-show@stores/clean-5.5.0"},
