@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -109,7 +108,6 @@ class Job:
         self.why_stopped: str | None = None
         self.done: asyncio.Future[Response]
         self.watch: asyncio.Task[None]
-        self._order = asyncio.Event()
 
     @property
     def seconds(self) -> float:
@@ -119,7 +117,6 @@ class Job:
     def stop(self, why: str) -> None:
         """Give the order to stop."""
         self.why_stopped = self.why_stopped or why
-        self._order.set()
 
     def end(self) -> None:
         """End what it reads now."""
@@ -128,13 +125,11 @@ class Job:
 
     async def end_within(self, seconds: float) -> None:
         """Stop the job when somebody gives the order, or when its time is over."""
-        order = asyncio.ensure_future(self._order.wait())
-        tasks: set[asyncio.Future[Any]] = {self.done, order}
-        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        order.cancel()
         while not self.done.done():
-            self.stop(f"it took longer than {seconds:g} s, the limit of --timeout")
-            self.end()
+            if self.seconds > seconds:
+                self.stop(f"it took longer than {seconds:g} s, the limit of --timeout")
+            if self.why_stopped is not None:
+                self.end()
             await asyncio.wait({self.done}, timeout=_ORDERS_EVERY_S)
 
 
