@@ -7,14 +7,15 @@ the last one, and none twice. A run after an interruption continues.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -31,7 +32,7 @@ from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.search.selection import LATEST
 from rmq_store.text.bodies import TEXT, UTF8
 from rmq_store.text.progress import Progress
-from rmqstore_jobs.exporting.export_files import TEXT_FORMATS, ExportRead, FolderTarget
+from rmqstore_jobs.exporting.export_files import TEXT_FORMATS, ExportRead, write_files
 from rmqstore_jobs.exporting.manifest import (
     DELTA,
     FORMATS,
@@ -48,9 +49,6 @@ from rmqstore_jobs.running.results import Answer, provenance_of
 from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 from rmqstore_jobs.running.store_selection import pieces_in, scan_of
-
-if TYPE_CHECKING:
-    from rmqstore_jobs.exporting.delta import DeltaTarget
 
 DEFAULT_WAVE_BYTES = 8 << 30
 _MOST_NAMED = 5  # queues of earlier runs that a problem names
@@ -127,15 +125,14 @@ class _Export:
         self.stopped_by: str | None = None
         self.written: list[Wave] = []
         self._refuse_another_table()
-        self.target: FolderTarget | DeltaTarget
+        self.write_wave: Callable[[ExportRead, Wave], tuple[Wave, int]]
         if spec.format == DELTA:
-            assert spark is not None
             table = _delta().DeltaTarget(spark, manifest, spec.options)
             table.settle()
-            self.target = table
+            self.write_wave = table.write
         else:
             charset = spec.charset or (UTF8 if spec.body else None)
-            self.target = FolderTarget(spark, manifest, charset)
+            self.write_wave = partial(write_files, spark, manifest, charset)
         self._refuse_other_questions()
         done = manifest.finished(self.scan.store.broker_name)
         with self.scan.store.open() as store:
@@ -291,7 +288,7 @@ class _Export:
             table=self.spec.format,
         )
         read = ExportRead.of(self.scan, pieces, is_first=not self.written)
-        done, damaged = self.target.write(read, wave)
+        done, damaged = self.write_wave(read, wave)
         self._compare(pieces, done, damaged)
         self.written.append(done)
 

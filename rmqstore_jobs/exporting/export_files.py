@@ -153,24 +153,21 @@ class _NotedDamage(DamageHandler):
             self.left_out[queue] += max(1, entry.messages)
 
 
-class FolderTarget:
-    """A folder of files in one format, partitioned by topic and day."""
-
-    def __init__(self, spark: Session, manifest: Manifest, charset: str | None = None) -> None:
-        self.spark, self.manifest, self.charset = spark, manifest, charset
-
-    def write(self, read: ExportRead, wave: Wave) -> tuple[Wave, int]:
-        """Write a wave. Returns it with its files, and the number of damaged messages."""
-        files = WaveFiles(read, str(self.manifest.staging), wave.number, wave.table, self.charset)
-        written = ask(files, read.scan.store, engine_of(self.spark))
-        rows = sum(file.rows for file in written.files)
-        left_out = tuple(
-            LeftOutMessages(count) if queue is None else LeftOutMessages(count, *queue)
-            for queue, count in sorted(written.left_out.items(), key=str)
-        )
-        done = replace(wave, rows=rows, files=written.files, left_out=left_out)
-        self.manifest.commit(done)
-        return done, written.damaged
+def write_files(
+    spark: Session, manifest: Manifest, charset: str | None, read: ExportRead, wave: Wave
+) -> tuple[Wave, int]:
+    """A wave as it was written to files of one format, partitioned by topic and day, and the number of
+    damaged messages."""
+    files = WaveFiles(read, str(manifest.staging), wave.number, wave.table, charset)
+    written = ask(files, read.scan.store, engine_of(spark))
+    left_out = tuple(
+        LeftOutMessages(count, *(queue or ()))
+        for queue, count in sorted(written.left_out.items(), key=str)
+    )
+    rows = sum(file.rows for file in written.files)
+    done = replace(wave, rows=rows, files=written.files, left_out=left_out)
+    manifest.commit(done)
+    return done, written.damaged
 
 
 @dataclass(frozen=True, slots=True)
