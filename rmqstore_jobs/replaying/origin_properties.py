@@ -91,24 +91,19 @@ def _in_the_map(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
     light = _is_light(batch)
     if light.any():
         dropped |= light[row] & _is_one_of(names, _LIGHT_QUEUES)
-    kept = np.flatnonzero(~dropped)
-    row = row[kept]
-
-    kept_of_row = np.bincount(row, minlength=rows)
-    offsets = np.concatenate(([0], np.cumsum(kept_of_row + len(ORIGIN))))
-    first_of_row = np.concatenate(([0], np.cumsum(kept_of_row)))[:-1]
-    source = np.empty(offsets[-1], np.int64)  # of each new pair: its index among all pairs
-    source[offsets[row] + np.arange(len(kept)) - first_of_row[row]] = kept
-    name_of = source.copy()
-    for i in range(len(ORIGIN)):
-        at = offsets[1:] - len(ORIGIN) + i
-        source[at] = len(values) + i * rows + np.arange(rows)
-        name_of[at] = len(names) + i
+    kept, count = np.flatnonzero(~dropped), len(ORIGIN)
+    ends = np.cumsum(np.bincount(row[kept], minlength=rows))  # of the pairs that a row keeps
+    at, origin = np.repeat(ends, count), np.arange(count * rows).reshape(count, rows).T.ravel()
+    name_of = np.insert(
+        kept, at, len(names) + origin // rows
+    )  # indexes among the old, then the new
+    value_of = np.insert(kept, at, len(values) + origin)
+    offsets = np.append(0, ends + count * np.arange(1, rows + 1))
     return pa.MapArray.from_arrays(
         pa.array(offsets.astype(np.int32)),
         pa.concat_arrays([names, pa.array(list(ORIGIN))]).take(pa.array(name_of)),
         pa.concat_arrays([values, *(_as_text(batch[c]) for c in ORIGIN.values())]).take(
-            pa.array(source)
+            pa.array(value_of)
         ),
         type=PROPERTIES,
     )
