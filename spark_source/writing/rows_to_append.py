@@ -9,8 +9,7 @@ record's place is done here, because tasks run side by side, and the commit is o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -176,121 +175,96 @@ def columns_and_records(
     batch: pa.RecordBatch, options: WriteOptions
 ) -> tuple[pa.RecordBatch, Prepared]:
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
-    columns = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
-    rows = _Rows(columns, options, batch.num_rows)
+    given = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
+    release = dialect(options.release)
     if options.topic is not None and batch.num_rows:
         # No new topic may have such a name, copied rows or not.
-        fault = topic_fault(options.topic, dialect(options.release), options.config)
+        fault = topic_fault(options.topic, release, options.config)
         if fault is not None:
             raise invalid(0, fault)
+    columns = _as_stored(given, options, batch.num_rows)
+    queue_id = columns["queueId"]
+    known = {**columns, "queueId": pc.fill_null(queue_id, pa.scalar(0, pa.int32()))}
     copied = not OF_A_STORE.isdisjoint(batch.schema.names)
     prepared = prepare(
-        rows.as_batch(), options.config, dialect(options.release), LOOPBACK, copied=copied
+        pa.RecordBatch.from_pydict(known), options.config, release, LOOPBACK, copied=copied
     )
-    rows.refuse_whole_batches(prepared.properties)
-    return rows.staged(prepared.properties), prepared
+    _refuse_whole_batches(given, prepared.properties)
+    for name in (*PROPERTY_WORDS, "properties"):  # these are in the stored strings
+        columns.pop(name, None)
+    columns["rawProperties"] = prepared.properties
+    columns["queueId"] = _queues_by_key(queue_id, prepared.properties, options.queues)
+    for name in [host for host in _HOSTS if host in columns]:
+        columns[name] = cast_to(columns[name], pa.string(), name)
+    return pa.RecordBatch.from_pydict(columns), prepared
 
 
-@dataclass
-class _Rows:
-    """The columns of a batch, each made what the store takes."""
-
-    columns: dict[str, pa.Array]
-    options: WriteOptions
-    count: int
-    made: dict[str, pa.Array] = field(default_factory=dict)
-    members: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # rows of inner batches
-
-    def as_batch(self) -> pa.RecordBatch:
-        """A batch for `prepare`; a queue that is not known yet is 0 in it."""
-        made = self.made
-        made["topic"] = (
-            cast_to(self.columns["topic"], pa.string(), "topic")
-            if self.options.topic is None
-            else pa.repeat(pa.scalar(self.options.topic), self.count)
-        )
-        for name in NUMBER_COLUMNS:
-            if name in self.columns and name != "storeTimestamp":
-                made[name] = _numbers(self.columns[name], name)
-        if self.options.keep_timestamps and "storeTimestamp" in self.columns:
-            made["storeTimestamp"] = _numbers(self.columns["storeTimestamp"], "storeTimestamp")
-        now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
-        made["bornTimestamp"] = (
-            pc.coalesce(_numbers(self.columns["bornTimestamp"], "bornTimestamp", None), now)
-            if "bornTimestamp" in self.columns
-            else pa.repeat(now, self.count)
-        )
-        made["body"] = self._bodies()
-        for name in (*_HOSTS, *PROPERTY_WORDS, "properties", "rawProperties"):
-            if name in self.columns:
-                made[name] = self.columns[name]
-        given = self.columns.get("queueId")
-        made["queueId"] = (
-            pa.nulls(self.count, pa.int32())
-            if given is None
-            else cast_to(given, pa.int32(), "queueId")
-        )
-        return pa.RecordBatch.from_pydict(
-            {**made, "queueId": pc.fill_null(made["queueId"], pa.scalar(0, pa.int32()))}
-        )
-
-    def staged(self, properties: pa.Array) -> pa.RecordBatch:
-        """The batch as it is staged: properties as they are stored, and queues where known."""
-        columns = {
-            name: column
-            for name, column in self.made.items()
-            if name not in PROPERTY_WORDS and name != "properties"
-        }
-        columns["rawProperties"] = properties
-        columns["queueId"] = _queues_by_key(columns["queueId"], properties, self.options.queues)
-        for name in _HOSTS:
-            if name in columns:
-                columns[name] = cast_to(columns[name], pa.string(), name)
-        return pa.RecordBatch.from_pydict(columns)
-
-    def _bodies(self) -> pa.Array:
-        """Bodies as they are stored, with a sysFlag that fits: a body that was decompressed, or taken
-        out of an inner batch, is stored as it is."""
-        flags = self.made.get("sysFlag")
-        raw = "rawBody" in self.columns
-        if flags is not None:
-            values = flags.to_numpy()
-            _refuse_unlisted(values)
-            members = (values & SysFlag.INNER_BATCH) > 0
-            self.members = np.flatnonzero(members)
-            unpacked = members if raw else np.ones(len(values), np.bool_)
-            plain = values & ~(_COMPRESSION | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
-            self.made["sysFlag"] = pa.array(np.where(unpacked, plain, values), pa.int32())
-        name = "rawBody" if raw else "body"
-        return cast_to(self.columns[name], pa.binary(), name)
-
-    def refuse_whole_batches(self, properties: pa.Array) -> None:
-        """Raise InvalidMessageError for a record that is an inner batch. Its members have the same
-        sysFlag, but not the property INNER_NUM."""
-        if not len(self.members):
-            return
-        if not {"properties", "rawProperties"} & set(self.columns):
-            raise invalid(
-                int(self.members[0]),
-                "sysFlag marks an inner batch, or a message of one",
-                advice="Add the column properties, which shows the difference, or leave out sysFlag",
-            )
-        own = properties.take(pa.array(self.members))
-        whole = pc.match_substring(own, Property.INNER_NUM + "\x01").to_numpy(zero_copy_only=False)
-        if whole.any():
-            raise invalid(
-                int(self.members[np.argmax(whole)]),
-                "the record is an inner batch",
-                advice="Read its messages, with unwrapBatches=true",
-            )
+def _as_stored(
+    given: Mapping[str, pa.Array], options: WriteOptions, count: int
+) -> dict[str, pa.Array]:
+    """The columns, each made what the store takes. A queue that is not known yet is null."""
+    made = {
+        "topic": cast_to(given["topic"], pa.string(), "topic")
+        if options.topic is None
+        else pa.repeat(pa.scalar(options.topic), count)
+    }
+    for name in NUMBER_COLUMNS:
+        if name in given and (options.keep_timestamps or name != "storeTimestamp"):
+            made[name] = _numbers(given[name], name)
+    born, now = given.get("bornTimestamp"), pa.scalar(time.time_ns() // 1_000_000, pa.int64())
+    made["bornTimestamp"] = (
+        pa.repeat(now, count)
+        if born is None
+        else pc.coalesce(_numbers(born, "bornTimestamp", None), now)
+    )
+    body = "rawBody" if "rawBody" in given else "body"
+    if "sysFlag" in made:
+        made["sysFlag"] = _flags_of_bodies(made["sysFlag"].to_numpy(), raw=body == "rawBody")
+    made["body"] = cast_to(given[body], pa.binary(), body)
+    for name in (*_HOSTS, *PROPERTY_WORDS, "properties", "rawProperties"):
+        if name in given:
+            made[name] = given[name]
+    queue_id = given.get("queueId", pa.nulls(count, pa.int32()))
+    made["queueId"] = cast_to(queue_id, pa.int32(), "queueId")
+    return made
 
 
-def _refuse_unlisted(flags: npt.NDArray[np.int32]) -> None:
+def _flags_of_bodies(flags: npt.NDArray[np.int32], *, raw: bool) -> pa.Array:
+    """The sysFlags that fit the bodies: one that was decompressed, or taken out of an inner batch, is
+    stored as it is."""
     unlisted = ~enters_queue(flags)
     if unlisted.any():
         raise invalid(
             int(np.argmax(unlisted)),
             "sysFlag marks a message that no queue lists: prepared or rolled back",
+        )
+    as_it_was = raw & ((flags & SysFlag.INNER_BATCH) == 0)
+    plain = flags & ~(_COMPRESSION | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
+    return pa.array(np.where(as_it_was, flags, plain), pa.int32())
+
+
+def _refuse_whole_batches(given: Mapping[str, pa.Array], properties: pa.Array) -> None:
+    """Raise InvalidMessageError for a record that is an inner batch. Its members have the same
+    sysFlag, but not the property INNER_NUM."""
+    if "sysFlag" not in given:
+        return
+    flags = _numbers(given["sysFlag"], "sysFlag").to_numpy()
+    members = np.flatnonzero(flags & SysFlag.INNER_BATCH)
+    if not len(members):
+        return
+    if not {"properties", "rawProperties"} & set(given):
+        raise invalid(
+            int(members[0]),
+            "sysFlag marks an inner batch, or a message of one",
+            advice="Add the column properties, which shows the difference, or leave out sysFlag",
+        )
+    own = properties.take(pa.array(members))
+    whole = pc.match_substring(own, Property.INNER_NUM + "\x01").to_numpy(zero_copy_only=False)
+    if whole.any():
+        raise invalid(
+            int(members[np.argmax(whole)]),
+            "the record is an inner batch",
+            advice="Read its messages, with unwrapBatches=true",
         )
 
 
