@@ -134,8 +134,6 @@ class Pacer:
 
     def delay(self) -> float:
         """Seconds to wait before the next message."""
-        if not self._step:
-            return 0.0
         with self._lock:
             now = self._clock()
             at = max(now, self._next)
@@ -315,9 +313,8 @@ class GrpcClient:
             message.topic = row["topic"]
             message.body = row["body"]
             properties = row["properties"]
-            for key in (properties.get(Property.KEYS) or "").split(KEY_SEPARATOR):
-                if key:
-                    message.keys = key
+            for key in filter(None, (properties.get(Property.KEYS) or "").split(KEY_SEPARATOR)):
+                message.keys = key
             if Property.TAGS in properties:
                 message.tag = properties[Property.TAGS]
             if row["topic"] in self._fifo:
@@ -361,7 +358,12 @@ class GrpcClient:
         request = QueryRouteRequest(endpoints=named.endpoints)
         request.topic.name = topic
         signed = Signature.metadata(self._configuration, self._producer.client_id)
-        with self._channel(grpc, named.facade) as channel:
+        channel = (
+            grpc.secure_channel(named.facade, grpc.ssl_channel_credentials())
+            if self._access.tls
+            else grpc.insecure_channel(named.facade)
+        )
+        with channel:
             try:
                 ask = MessagingServiceStub(channel).QueryRoute
                 status = ask(request, metadata=signed, timeout=REQUEST_SECONDS).status
@@ -375,11 +377,6 @@ class GrpcClient:
             return Denied(f"the user of {ACCESS_KEY} may not send to topic {topic!r}: {said}")
         what = "does not accept the credentials" if signs else "wants credentials"
         return Denied(f"the proxy {what}: {said} (set {ACCESS_KEY} and {SECRET_KEY})")
-
-    def _channel(self, grpc: Any, address: str) -> Any:
-        if self._access.tls:
-            return grpc.secure_channel(address, grpc.ssl_channel_credentials())
-        return grpc.insecure_channel(address)
 
     def _unprotected(self, details: str) -> Denied | None:
         if "CERTIFICATE_VERIFY_FAILED" in details or "not match" in details:
