@@ -16,8 +16,7 @@ from rmq_store.errors import (
     OtherStoreError,
     StoreError,
 )
-from spark_source.source import RmqStoreSource
-from spark_source.spark_reader import RmqStoreReader
+from spark_source.source import RmqStoreReader, RmqStoreSource
 from tests.support.golden import Golden, GoldenStore
 
 BEFORE = "clean-5.1.1"

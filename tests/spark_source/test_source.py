@@ -19,8 +19,7 @@ from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import Scan
 from rmq_store.scan.tasks import Share
 from rmq_store.snapshot.ranges import LogSlice
-from spark_source.source import RmqStoreSource
-from spark_source.spark_reader import LogPartition, RmqStoreReader
+from spark_source.source import LogPartition, RmqStoreReader, RmqStoreSource
 from spark_source.spark_types import spark_schema
 from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, user_topic

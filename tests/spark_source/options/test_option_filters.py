@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 
-from spark_source.source import RmqStoreSource
-from spark_source.spark_reader import RmqStoreReader
+from spark_source.source import RmqStoreReader, RmqStoreSource
 from spark_source.table_reader import plan_rows
 from tests.support.expected import Expected, expected
 from tests.support.golden import Golden, GoldenStore

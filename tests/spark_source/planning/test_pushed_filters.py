@@ -23,8 +23,7 @@ from pyspark.sql.datasource import (
 from rmq_store import QueueId
 from rmq_store.errors import CorruptQueueError
 from rmq_store.search.selection import CLOCK_SLACK_MS
-from spark_source.source import RmqStoreSource
-from spark_source.spark_reader import RmqStoreReader
+from spark_source.source import RmqStoreReader, RmqStoreSource
 from tests.support.golden import Golden, GoldenStore, Truth, messages_in, unpack, user_topic
 from tests.support.spark.reads import left_over, rows_of
 from tests.support.spark.selections import NAME, PLACE, options_of, places, truth_where
