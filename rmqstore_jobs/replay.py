@@ -17,7 +17,7 @@ from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.replay_call import ReplayReport
 from rmqstore_jobs.replay_targets.sending import require_client
 from rmqstore_jobs.replay_targets.waves_to_broker import LiveReplay
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal
+from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import (
     DEFAULT_PATIENCE,

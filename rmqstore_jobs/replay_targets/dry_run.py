@@ -39,8 +39,13 @@ from rmqstore_jobs.replay_targets.replay_call import (
 from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
 from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
-from rmqstore_jobs.replaying.plan import ranges_left, refuse_to_mix, state_of_source
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
+from rmqstore_jobs.replaying.plan import (
+    ReplayJournal,
+    ReplayRun,
+    ranges_left,
+    refuse_to_mix,
+    state_of_source,
+)
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
     READ_TO_SEND,

@@ -43,8 +43,13 @@ from rmqstore_jobs.replay_targets.replay_call import (
     batch_to_append,
 )
 from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
-from rmqstore_jobs.replaying.plan import refuse_to_mix, state_of_source, waves_of
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
+from rmqstore_jobs.replaying.plan import (
+    ReplayJournal,
+    ReplayRun,
+    refuse_to_mix,
+    state_of_source,
+    waves_of,
+)
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
     REFUSED_BY_STORE,

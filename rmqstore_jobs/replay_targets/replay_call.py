@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from rmq_store.format.releases import Dialect
 from rmq_store.text.json_keys import as_json_object
 from rmqstore_jobs.replaying.plan import (
+    ReplayJournal,
+    ReplayRun,
     interrupted_run,
     messages_selected,
     narrowed_by_index,
     scan_of_run,
 )
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
     OTHER_KEY,

@@ -1,1 +1,1 @@
-"""A replay: its spec, plan, rows and journal. `replay_targets` has the targets."""
+"""A replay: its spec, plan with journal, and rows. `replay_targets` has the targets."""

@@ -18,7 +18,7 @@ from rmq_store.files.journal import JournalError
 from rmq_store.markers.lock_file import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal
+from rmqstore_jobs.replaying.plan import ReplayJournal
 from tests.hostile.support.canaries import Canaries, canaries, state_of
 from tests.support.golden import GoldenStore, unpack
 

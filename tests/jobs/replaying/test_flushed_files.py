@@ -14,7 +14,7 @@ from rmq_store import MessageStore
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replay_targets import waves_to_broker
 from rmqstore_jobs.replay_targets.waves_to_broker import REFUSED, Sent
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal
+from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.support.golden import Golden
 

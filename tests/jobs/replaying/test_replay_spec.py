@@ -13,7 +13,7 @@ from rmq_store import QueueId, QueueSlice
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.journal import JournalError
 from rmqstore_jobs.replay import main, spec_of
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
+from rmqstore_jobs.replaying.plan import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, times_of, with_fixed_times
 from tests.support.golden import Golden

@@ -24,7 +24,7 @@ from rmq_store.writing.append_messages import RecordAppender
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying import plan
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal
+from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import EXIT_REFUSED
 from tests.support.golden import Golden, GoldenStore, unpack
@@ -175,7 +175,7 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
 KILLED_AT = """
 import os, signal, sys
 from rmqstore_jobs import replay
-from rmqstore_jobs.replaying import replay_journal
+from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replay_targets import local_targets as replay_local
 from rmqstore_jobs.replay_targets import local_targets
 
@@ -183,7 +183,7 @@ def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 where, count = sys.argv[1], int(sys.argv[2])
-owner, name = {"record": (replay_journal.ReplayJournal, "record"), "append": (replay_local, "append_rows"),
+owner, name = {"record": (plan.ReplayJournal, "record"), "append": (replay_local, "append_rows"),
                "arrived": (replay_local.LocalReplay, "_ranges"),
                "parquet": (local_targets, "ask"), "counting": (local_targets, "Counter"),
                "done": (replay_local.LocalReplay, "_report")}[where]

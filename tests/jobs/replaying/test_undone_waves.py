@@ -17,7 +17,7 @@ from rmq_store.files.journal import JournalError
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replay_targets import local_targets
 from rmqstore_jobs.replay_targets.local_targets import append_rows, settle_target
-from rmqstore_jobs.replaying.replay_journal import ReplayJournal, ReplayRun
+from rmqstore_jobs.replaying.plan import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from spark_source.writing.write_options import WriteOptions
 from tests.support.golden import Golden, GoldenStore
