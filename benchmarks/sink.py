@@ -33,7 +33,7 @@ from rmqstore_jobs.running.spark_engine import builder_for
 from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import staged_batches
 from spark_source.writing.staging import Part, folder_beside
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -62,8 +62,7 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop, engine_of, parallel_shares
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.writing.write_journal import finish_or_undo_append
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target import WriteOptions, finish_or_undo_append
 
 if TYPE_CHECKING:
     from rmq_store.writing.store_writer import StoreWriter

@@ -31,7 +31,7 @@ from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import AlreadyDoneError
 from rmqstore_jobs.running.store_selection import pieces_in
-from spark_source.writing.write_journal import APPENDING, Begun
+from spark_source.writing.target import APPENDING, Begun
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,16 +30,19 @@ from rmq_store.recovery.strict_recovery import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing.rows_to_append import QueuesInTurn, append_staged
 from spark_source.writing.staging import Part, Staging, remove_abandoned
-from spark_source.writing.write_journal import (
+from spark_source.writing.target import (
+    APPEND,
     APPENDING,
+    ERROR,
+    IGNORE,
     REPLACING,
     Begun,
     StreamBatch,
     WriteJournal,
+    WriteOptions,
     end_of_log,
     finish_or_undo,
 )
-from spark_source.writing.write_options import APPEND, ERROR, IGNORE, WriteOptions
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

@@ -36,7 +36,7 @@ from rmq_store.format.releases import Dialect, dialect
 from rmq_store.text.times import LEAST_MS, MOST_MS, why_not_ms
 from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target import WriteOptions
 
 # The form in which rows are staged: as bytes of records, or as columns if bytes follow from places.
 #

@@ -19,8 +19,7 @@ from rmq_store.heap_settings import settle_worker
 from spark_source.spark_words import plain_errors
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types
-from spark_source.writing.write_journal import StreamBatch
-from spark_source.writing.write_options import parse_write_options
+from spark_source.writing.target import StreamBatch, parse_write_options
 from spark_source.writing.writers import PreparedPart, partition_id, prepared_rows
 
 _QUERY = "sql.streaming.queryId"  # StreamExecution.QUERY_ID_KEY; the id that the checkpoint keeps

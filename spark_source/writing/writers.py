@@ -17,7 +17,7 @@ from spark_source.spark_words import plain_errors
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.rows_to_append import check_columns, check_types, staged_batches
 from spark_source.writing.staging import Part
-from spark_source.writing.write_options import WriteOptions, parse_write_options
+from spark_source.writing.target import WriteOptions, parse_write_options
 
 _NAMING = ("topic", "queueId", "keys", "uniqKey")
 """Columns that name a row in an error."""

@@ -19,7 +19,7 @@ from rmqstore_jobs.replay_targets import local_targets
 from rmqstore_jobs.replay_targets.local_targets import append_rows, settle_target
 from rmqstore_jobs.replaying.plan import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target import WriteOptions
 from tests.support.golden import Golden, GoldenStore
 from tests.support.spark.replays import NAME, arrived, everything, expected_rows, read_back, spec
 

@@ -28,7 +28,7 @@ from spark_source.writing import commit as committing
 from spark_source.writing import commit as exchanging
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
-from spark_source.writing.write_journal import StreamBatch
+from spark_source.writing.target import StreamBatch
 from tests.support.golden import CLEAN, Golden
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (

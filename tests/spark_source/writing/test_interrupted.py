@@ -18,10 +18,10 @@ from rmq_store.markers.lock_file import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing import commit as exchanging
-from spark_source.writing import write_journal
+from spark_source.writing import target as undoing
 from spark_source.writing.commit import StoreWrite, check_target, commit
 from spark_source.writing.staging import folder_beside
-from spark_source.writing.write_journal import Begun, StreamBatch, WriteJournal
+from spark_source.writing.target import Begun, StreamBatch, WriteJournal
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
@@ -196,7 +196,7 @@ def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
     with monkeypatch.context() as patch:
         patch.setattr(StoreWriter, "_finish", failing)
         if not settles:
-            patch.setattr(write_journal, "recover_locked", failing)
+            patch.setattr(undoing, "recover_locked", failing)
         write_rows(target, 20, 10, stream=StreamBatch("q", 0))
     assert (target / "abort").exists() is not settles
     assert numbers_in(target) == list(range(30))

@@ -13,7 +13,7 @@ import pytest
 
 from spark_source.writing.commit import commit
 from spark_source.writing.staging import folder_beside
-from spark_source.writing.write_journal import StreamBatch
+from spark_source.writing.target import StreamBatch
 from tests.support.golden import verified
 from tests.support.running.campaigns import count, seed_of
 from tests.support.running.killing import calls_of

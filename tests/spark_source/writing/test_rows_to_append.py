@@ -17,7 +17,7 @@ from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.properties import decode_properties
 from spark_source.writing import rows_to_append
 from spark_source.writing.rows_to_append import QueuesInTurn, columns_and_records, staged_batches
-from spark_source.writing.write_options import WriteOptions
+from spark_source.writing.target import WriteOptions
 from tests.support.golden import unpack
 
 MAP = pa.map_(pa.string(), pa.string())

@@ -11,7 +11,7 @@ import pytest
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmq_store.scan.options import WRITE_OPTIONS
 from spark_source.writing.rows_to_append import check_columns
-from spark_source.writing.write_options import WriteOptions, parse_write_options
+from spark_source.writing.target import WriteOptions, parse_write_options
 
 
 def parsed(**raw: str) -> WriteOptions:
