@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rmq_store.errors import printable
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
+from rmqstore_jobs.replaying.replay_question import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import builder_for
 

@@ -38,7 +38,6 @@ from rmqstore_jobs.replay_targets.replay_call import (
 )
 from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
 from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
-from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX, property_map
 from rmqstore_jobs.replaying.plan import (
     ReplayJournal,
     ReplayRun,
@@ -48,12 +47,14 @@ from rmqstore_jobs.replaying.plan import (
 )
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
+    ORIGIN_PREFIX,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
     Batches,
     ReplayRows,
     columns_for_store,
+    property_map,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.spark_engine import Session, engine_of

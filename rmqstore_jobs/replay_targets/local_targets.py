@@ -42,7 +42,6 @@ from rmqstore_jobs.replay_targets.replay_call import (
     TargetRange,
     batch_to_append,
 )
-from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import (
     ReplayJournal,
     ReplayRun,
@@ -52,6 +51,7 @@ from rmqstore_jobs.replaying.plan import (
 )
 from rmqstore_jobs.replaying.replay_question import (
     ENDED,
+    ORIGIN_PREFIX,
     REFUSED_BY_STORE,
     Batches,
     Handled,

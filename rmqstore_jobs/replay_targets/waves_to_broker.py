@@ -27,9 +27,9 @@ from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets import sending
 from rmqstore_jobs.replay_targets.replay_call import ReplayCall, ReplayReport, most_common
 from rmqstore_jobs.replay_targets.sending import BrokerAccess, Denied, GrpcClient, Row, Unreachable
-from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.plan import ReplayJournal, waves_of
 from rmqstore_jobs.replaying.replay_question import (
+    ORIGIN_PREFIX,
     OTHER_KEY,
     OTHER_TIME,
     READ,

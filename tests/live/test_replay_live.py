@@ -25,7 +25,7 @@ from rmq_store.testing.live_broker.harness import Broker, Row, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs import dlq
 from rmqstore_jobs.replay import main, run
-from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
+from rmqstore_jobs.replaying.replay_question import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_STOPPED
 from tests.support.golden import unpack

@@ -21,7 +21,7 @@ from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.errors import StoreError
 from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
 from rmq_store.tables import TABLES
-from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
+from rmqstore_jobs.replaying.replay_question import ORIGIN, ORIGIN_PREFIX
 from spark_source.spark_types import struct_field
 from tests.support.checkout import CHECKOUT
 from tests.support.pages import terminal

@@ -15,7 +15,7 @@ from rmq_store.format.properties import decode_properties
 from rmq_store.format.record import crc_item
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.replay_call import _as_written_by, batch_to_append
-from rmqstore_jobs.replaying.origin_properties import ORIGIN, with_origin
+from rmqstore_jobs.replaying.replay_question import ORIGIN, with_origin
 from tests.support.encode_record import encode_properties
 from tests.support.golden import STORES, Golden
 from tests.support.running.campaigns import some

@@ -16,7 +16,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import InvalidArgumentError
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replaying.origin_properties import ORIGIN_PREFIX
+from rmqstore_jobs.replaying.replay_question import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.log_records import rename

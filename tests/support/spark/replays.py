@@ -13,7 +13,7 @@ from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.byte_layout import CRC_PROPERTY
 from rmq_store.format.compression import SysFlag
-from rmqstore_jobs.replaying.origin_properties import ORIGIN, ORIGIN_PREFIX
+from rmqstore_jobs.replaying.replay_question import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.support.golden import GoldenStore, user_topic
 
