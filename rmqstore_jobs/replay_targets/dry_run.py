@@ -25,7 +25,6 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import dialect
-from rmq_store.questions.answer_by_shares import ask
 from rmq_store.system_topics.open_state import OpenState
 from rmq_store.text.progress import Progress
 from rmq_store.writing.store_writer import Refusal, refused_rows
@@ -52,12 +51,11 @@ from rmqstore_jobs.replaying.replay_question import (
     REFUSED_BY_BROKER,
     REFUSED_BY_STORE,
     Batches,
-    ReplayRows,
     columns_for_store,
     property_map,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from rmqstore_jobs.running.spark_engine import Session, engine_of
+from rmqstore_jobs.running.spark_engine import Session
 
 _BY = {
     "origin": pa.string(),
@@ -113,15 +111,10 @@ class DryRun(ReplayCall):
     def _looked_at(self, ranges: list[QueueSlice]) -> tuple[list[Row], Counter[str]]:
         live = self.spec.to_broker is not None
         state = None if self.spec.to_store is None else state_of_source(self.read)
-        question = ReplayRows.of(
-            self.spec,
-            self.read,
-            ranges,
-            partial(_grouped_rows, self.spec, state),
-            columns=READ_TO_SEND if live else columns_for_store(self.spec),
-        )
+        columns = READ_TO_SEND if live else columns_for_store(self.spec)
         with Progress("replay") as progress:
-            handled = ask(question, self.scan.store, engine_of(self.spark), progress=progress)
+            group = partial(_grouped_rows, self.spec, state)
+            handled = self._handled(ranges, group, columns, progress=progress)
         return _grouped(handled.parts).to_pylist(), handled.counts
 
 

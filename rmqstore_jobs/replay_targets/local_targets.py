@@ -29,7 +29,6 @@ from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import OP_TOPICS
-from rmq_store.questions.answer_by_shares import ask
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.system_topics.open_state import HalfName
 from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
@@ -55,12 +54,11 @@ from rmqstore_jobs.replaying.replay_question import (
     REFUSED_BY_STORE,
     Batches,
     Handled,
-    ReplayRows,
     columns_for_store,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
-from rmqstore_jobs.running.spark_engine import Session, ShouldStop, engine_of, parallel_shares
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop, parallel_shares
 from rmqstore_jobs.running.store_selection import pieces_in
 from spark_source.writing.target import WriteOptions, finish_or_undo_append
 
@@ -302,16 +300,13 @@ class LocalReplay(ReplayCall):
         share_bytes = min(max(bytes_a_core, MIN_SHARE_BYTES), MAX_SHARE_BYTES)
 
         def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
-            question = ReplayRows.of(
-                self.spec,
-                self.read,
+            return self._handled(
                 pieces_in(self.read, wave),
                 _as_batches,
-                columns=columns_for_store(self.spec),
+                columns_for_store(self.spec),
                 share_bytes=share_bytes,
                 selected_bytes=wave.selected_bytes,
             )
-            return ask(question, self.scan.store, engine_of(self.spark, tasks_a_core=1))
 
         try:
             yield from one_ahead((wave, read(wave)) for wave in waves)
@@ -376,9 +371,8 @@ class LocalReplay(ReplayCall):
         for stale in (folder / _WHOLE, *folder.glob("*.parquet"), *folder.glob(".*.parquet")):
             stale.unlink(missing_ok=True)
         write = partial(_write_share, folder)
-        rows = ReplayRows.of(self.spec, self.read, self.read.ranges, write, columns=DEFAULT_NAMES)
         with Progress("replay") as progress:
-            handled = ask(rows, self.read.store, engine_of(self.spark), progress=progress)
+            handled = self._handled(self.read.ranges, write, DEFAULT_NAMES, progress=progress)
         if not any(handled.parts):
             # Readers need a file to know the columns.
             pq.write_table(arrow_schema(DEFAULT_NAMES).empty_table(), folder / "part-00000.parquet")

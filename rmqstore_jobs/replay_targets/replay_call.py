@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect
+from rmq_store.questions.answer_by_shares import ask
 from rmq_store.text.json_keys import as_json_object
+from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.plan import (
     ReplayJournal,
     ReplayRun,
@@ -26,6 +29,10 @@ from rmqstore_jobs.replaying.replay_question import (
     OTHER_KEY,
     OTHER_TIME,
     READ,
+    Handle,
+    Handled,
+    Part,
+    ReplayRows,
     why_left_unread,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -36,7 +43,7 @@ from rmqstore_jobs.running.results import (
     print_table,
     provenance_of,
 )
-from rmqstore_jobs.running.spark_engine import Session
+from rmqstore_jobs.running.spark_engine import Session, engine_of
 
 _REASONS_SHOWN = 5
 
@@ -149,6 +156,28 @@ class ReplayCall:
             (snapshot.log_start, snapshot.log_end),
             marks=snapshot.marks,
         )
+
+    def _handled(
+        self,
+        ranges: Sequence[QueueSlice],
+        handle: Handle[Part],
+        columns: tuple[str, ...],
+        *,
+        progress: Progress | None = None,
+        **how: Any,
+    ) -> Handled[Part]:
+        """What `handle` makes of the rows of ranges; `how`: of ReplayRows. A wave has no progress, and as
+        many shares at a time as there are cores.
+
+        A broker gets each member of an inner batch; other targets get records as stored.
+        """
+        keys = self.spec.keys if self.spec.by_index else None
+        unwrap = self.spec.to_broker is not None
+        asked = replace(self.scan.options, keys=keys, unwrap_batches=unwrap)
+        read = replace(self.read, ranges=tuple(ranges), options=asked, is_wave=True)
+        engine = engine_of(self.spark, 1) if progress is None else engine_of(self.spark)
+        question = ReplayRows(self.spec, read, columns, handle, **how)
+        return ask(question, self.scan.store, engine, progress=progress)
 
     def _begin(self) -> None:
         if not self.resumed:

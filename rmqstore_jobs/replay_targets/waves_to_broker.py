@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
 from rmq_store.files.durable_files import sync_folder, sync_path
-from rmq_store.questions.answer_by_shares import ask
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replay_targets import sending
@@ -35,11 +34,10 @@ from rmqstore_jobs.replaying.replay_question import (
     READ,
     READ_TO_SEND,
     REFUSED_BY_BROKER,
-    ReplayRows,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
-from rmqstore_jobs.running.spark_engine import Session, ShouldStop, engine_of, parallel_shares
+from rmqstore_jobs.running.spark_engine import Session, ShouldStop, parallel_shares
 from rmqstore_jobs.running.store_selection import pieces_in
 
 REFUSED = pa.schema(
@@ -103,15 +101,8 @@ class LiveReplay(ReplayCall):
         return self._report(sent + self.counts[REFUSED_BY_BROKER], arrived, self._problems())
 
     def _send(self, wave: LogSlice) -> None:
-        question = ReplayRows.of(
-            self.spec,
-            self.scan,
-            pieces_in(self.read, wave),
-            partial(_send_rows, self.spec, self.access, self.tasks),
-            columns=READ_TO_SEND,
-            tasks=self.tasks,
-        )
-        sent = ask(question, self.scan.store, engine_of(self.spark, tasks_a_core=1))
+        send = partial(_send_rows, self.spec, self.access, self.tasks)
+        sent = self._handled(pieces_in(self.read, wave), send, READ_TO_SEND, tasks=self.tasks)
         failures = [part.failure for part in sent.parts if part.failure]
         if failures:
             self.stopped_by = f"the broker could not be reached: {failures[0]}"

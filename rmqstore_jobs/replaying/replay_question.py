@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -229,9 +229,9 @@ _AS_STORED = (
 )
 READ_TO_SEND = (*_READ, *_OF_KEYS, "properties", "body")
 
-_Part = TypeVar("_Part")
+Part = TypeVar("Part")
 Batches = Iterator[pa.RecordBatch]
-Handle = Callable[[MessageStore, int, Batches], _Part]
+Handle = Callable[[MessageStore, int, Batches], Part]
 """What becomes of the rows of a share: (source, number of the share, batches with rows) -> part."""
 
 
@@ -274,15 +274,15 @@ def why_left_unread(spec: ReplaySpec) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Handled(Generic[_Part]):
+class Handled(Generic[Part]):
     """What `handle` made of the rows of some shares, in their order, and the counts of the rules."""
 
-    parts: Sequence[_Part]
+    parts: Sequence[Part]
     counts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRows(Generic[_Part]):
+class ReplayRows(Generic[Part]):
     """The question of a replay: read ranges of a store, and hand the changed rows to `handle`.
 
     Shares are slices of the log of about `share_bytes`, or whole queues if `tasks` is given; then
@@ -293,30 +293,10 @@ class ReplayRows(Generic[_Part]):
     spec: ReplaySpec
     read: StoreScan
     columns: tuple[str, ...]
-    handle: Handle[_Part]
+    handle: Handle[Part]
     share_bytes: int = DEFAULT_PARTITION_BYTES
     tasks: int | None = None
     selected_bytes: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        spec: ReplaySpec,
-        scan: StoreScan,
-        ranges: Sequence[QueueSlice],
-        handle: Handle[_Part],
-        *,
-        columns: tuple[str, ...],
-        **how: Any,
-    ) -> ReplayRows[_Part]:
-        """The question about `ranges` of a scan.
-
-        A broker gets each member of an inner batch; other targets get records as stored.
-        """
-        keys, unwrap = spec.keys if spec.by_index else None, spec.to_broker is not None
-        asked = replace(scan.options, keys=keys, unwrap_batches=unwrap)
-        read = replace(scan, ranges=tuple(ranges), options=asked, is_wave=True)
-        return cls(spec, read, columns, handle, **how)
 
     def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
         """The shares with their numbers: slices in the order of the log, or queues.
@@ -336,7 +316,7 @@ class ReplayRows(Generic[_Part]):
 
     def work(
         self, store: MessageStore, share: tuple[int, Share], progress: OnProgress
-    ) -> Handled[_Part]:
+    ) -> Handled[Part]:
         """Hand the rows of a share to `handle`. Raises StoreError for damage and expired files."""
         number, part = share
         counts: Counter[str] = Counter()
@@ -353,7 +333,7 @@ class ReplayRows(Generic[_Part]):
         part = share[1]
         return 0 if part.slice is None or part.reports else part.slice.selected_bytes
 
-    def merge(self, store: MessageStore, parts: Iterable[Handled[_Part]]) -> Handled[_Part]:
+    def merge(self, store: MessageStore, parts: Iterable[Handled[Part]]) -> Handled[Part]:
         """The parts of all shares, and the sums of their counts."""
         of_shares = list(parts)
         counts: Counter[str] = sum((part.counts for part in of_shares), Counter())

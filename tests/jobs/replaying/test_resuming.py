@@ -177,7 +177,7 @@ import os, signal, sys
 from rmqstore_jobs import replay
 from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replay_targets import local_targets as replay_local
-from rmqstore_jobs.replay_targets import local_targets
+from rmqstore_jobs.replay_targets import local_targets, replay_call
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -185,7 +185,7 @@ def die(*_, **__):
 where, count = sys.argv[1], int(sys.argv[2])
 owner, name = {"record": (plan.ReplayJournal, "record"), "append": (replay_local, "append_rows"),
                "arrived": (replay_local.LocalReplay, "_ranges"),
-               "parquet": (local_targets, "ask"), "counting": (local_targets, "Counter"),
+               "parquet": (replay_call, "ask"), "counting": (local_targets, "Counter"),
                "done": (replay_local.LocalReplay, "_report")}[where]
 real = getattr(owner, name)
 calls = [0]
