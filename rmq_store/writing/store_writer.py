@@ -191,9 +191,8 @@ class StoreWriter:
         """
         settings, traits, root = StoreConfig.of(config), dialect(release), Path(path)
         refuse_uri(os.fspath(path))
-        _ = (
-            settings.flushes_each_append
-        )  # raises for an unknown flushDiskType before a file is made
+        # Raises for an unknown flushDiskType, before a file is made.
+        _ = settings.flushes_each_append
         try:
             refuse_content(root, "Use a new folder, or append_to for an existing store")
             for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
