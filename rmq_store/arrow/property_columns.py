@@ -14,7 +14,7 @@ from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.byte_layout import Bytes, Ints, Mask, Numbers, Property
 from rmq_store.format.hashes import CRC32_IN_C, crc32
-from rmq_store.format.properties import decode_utf8
+from rmq_store.format.record import decode_utf8
 from rmq_store.loops import checksums, property_items, texts
 from rmq_store.loops.property_items import LAYOUTS, PLACES
 

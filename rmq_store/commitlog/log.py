@@ -43,9 +43,15 @@ from rmq_store.format.byte_layout import (
     Property,
     segment_name,
 )
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import ENTRY_HEAD_SIZE, DLedgerEntryHead, Gap, Record, decode_record
+from rmq_store.format.record import (
+    ENTRY_HEAD_SIZE,
+    DLedgerEntryHead,
+    Gap,
+    Record,
+    decode_record,
+    decode_utf8,
+)
 
 _SIZE_FIELD = 4
 _LEAST_LOOK = 64 << 10

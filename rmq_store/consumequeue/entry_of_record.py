@@ -21,8 +21,8 @@ from rmq_store.errors import LOG
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.byte_layout import MULTI_DISPATCH_SEPARATOR, Bytes, Ints, Mask, Property
 from rmq_store.format.compression import SysFlag, enters_queue
-from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY, ListedEntries, QueueId, Queues
+from rmq_store.format.record import decode_properties
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_store.loops import queue_entries
 

@@ -43,7 +43,7 @@ def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int =
             if item is _NONE_LEFT:
                 return
             try:
-                work(cast(T, item))
+                work(cast("T", item))
             except BaseException as error:  # raised in the calling thread
                 failed.append(error)
 

@@ -32,8 +32,7 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.compression import enters_index
 from rmq_store.format.hashes import index_key, java_string_hash
-from rmq_store.format.properties import decode_properties, decode_utf8
-from rmq_store.format.record import Record
+from rmq_store.format.record import Record, decode_properties, decode_utf8
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, Header
 from rmq_store.loops import hashes as loops

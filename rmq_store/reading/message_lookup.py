@@ -15,9 +15,15 @@ from rmq_store.consumequeue.entry_of_record import is_also_in
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import decompress
-from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import Entries, QueueId, QueueSlice
-from rmq_store.format.record import Message, Record, log_offset_of_id, to_message
+from rmq_store.format.record import (
+    Message,
+    Record,
+    decode_properties,
+    decode_utf8,
+    log_offset_of_id,
+    to_message,
+)
 from rmq_store.index.index_writer import has_key
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.query import OnDamage, Query, handler_of_search, leave_out, raise_it

@@ -22,8 +22,8 @@ from rmq_store.files.durable_files import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR, Ints
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import Entries, QueueId
+from rmq_store.format.record import decode_utf8
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery.report import ChangeList, LeftOut, note_left_out
 from rmq_store.recovery.strict_log_end import LogWalk

@@ -15,9 +15,8 @@ from rmq_store.commitlog.walk import next_start, record_or_damage
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import SysFlag, enters_queue
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.record import Message
+from rmq_store.format.record import Message, decode_utf8
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow, raise_it
 from rmq_store.search.plan_key_search import KeyPlan, leads_to, plan_keys

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmq_store.format.properties import decode_properties, decode_utf8
 from rmq_store.format.queues import QueueId
-from rmq_store.format.record import log_offset_of_id
+from rmq_store.format.record import decode_properties, decode_utf8, log_offset_of_id
 from rmq_store.format.topics import DLQ_PREFIX, PROPERTIES, RETRY_PREFIX, dead_letter_of, retry_of
 from rmq_store.reading.query import OnDamage
 from rmq_store.store import MessageStore

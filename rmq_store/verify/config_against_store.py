@@ -22,8 +22,8 @@ from rmq_store.config.topics_json import TOPICS_FILE, may_be_read, read_queue_co
 from rmq_store.config.without_file import effect_without
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
-from rmq_store.format.properties import decode_properties
 from rmq_store.format.queues import QueueId
+from rmq_store.format.record import decode_properties
 from rmq_store.format.topics import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,

@@ -32,9 +32,8 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.compression import decompress
 from rmq_store.format.hashes import crc32, index_key_hash, java_string_hash, java_string_hashes
-from rmq_store.format.properties import decode_utf8
 from rmq_store.format.queues import ListedEntries, Queues
-from rmq_store.format.record import decode_record, to_message
+from rmq_store.format.record import decode_record, decode_utf8, to_message
 from rmq_store.loops.queue_entries import OTHER_OFFSET, OTHER_QUEUE, OTHER_RECORD, SAME
 from tests.support.encode_record import encode_record
 from tests.support.records import as_log, records

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import LOOKED_AT, decode_property_columns
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import decode_properties
 from tests.support.records import property_strings
 from tests.support.running.examples import campaign, fast
 

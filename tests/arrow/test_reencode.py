@@ -17,7 +17,7 @@ from rmq_store import MessageStore, Record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.format.byte_layout import HOST_V6_SIZE
 from rmq_store.format.compression import SysFlag
-from rmq_store.format.properties import decode_utf8, format_host
+from rmq_store.format.record import decode_utf8, format_host
 from rmq_store.writing.store_writer import StoreWriter
 from tests.support.golden import Golden, GoldenStore, files_below
 from tests.support.running.campaigns import some

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.hashes import index_key, index_key_hash, java_string_hash, tags_code
-from rmq_store.format.properties import decode_properties, decode_utf8
+from rmq_store.format.record import decode_properties, decode_utf8
 from rmq_store.loops import hashes, property_items
 from tests.loops.interpreted import Form, both_forms
 

@@ -18,7 +18,7 @@ from rmq_store.format import byte_layout
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import CRC32_IN_C
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import decode_properties
 from rmq_store.loops import bits, checksums, property_items, queue_entries, record_fields, texts
 from tests.loops.interpreted import interpreted
 from tests.support.golden import log_files, unpack

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from rmq_store import Gap, QueueId
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import decode_properties
 from tests.support.golden import (
     CLEAN,
     MODEST,

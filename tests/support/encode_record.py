@@ -16,8 +16,7 @@ from rmq_store.format.byte_layout import (
     RECORD_HEAD,
 )
 from rmq_store.format.hashes import body_crc, crc32
-from rmq_store.format.properties import encode_utf8
-from rmq_store.format.record import crc_item
+from rmq_store.format.record import crc_item, encode_utf8
 
 
 def encode_record(record: Record, *, with_record_crc: bool = False) -> bytes:

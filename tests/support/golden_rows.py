@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmq_store import Message, MessageStore
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import decode_properties
 from tests.support.golden import GoldenStore, Truth, bodies_of
 
 EVERY_COLUMN = tuple(BY_NAME)

@@ -15,7 +15,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.errors import CorruptRecordError, ReadOnlyStoreError
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import decode_properties
 from rmq_store.writing.dispatcher import Reput
 from tests.support.stores import (
     SMALL,

@@ -50,15 +50,16 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.hashes import crc32_of_slices
-from rmq_store.format.properties import (
+from rmq_store.format.queues import QueueId
+from rmq_store.format.record import (
+    Message,
+    Record,
     decode_properties,
     decode_utf8,
     encode_utf8,
     format_host,
     parse_host,
 )
-from rmq_store.format.queues import QueueId
-from rmq_store.format.record import Message, Record
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.loops import encode_records as loops

@@ -25,7 +25,7 @@ from rmq_store.format.byte_layout import (
     MAX_TOPIC_LENGTH_V1,
     Ints,
 )
-from rmq_store.format.properties import encode_utf8
+from rmq_store.format.record import encode_utf8
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, forbidden_character
 

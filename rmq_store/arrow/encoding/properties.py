@@ -29,8 +29,7 @@ from rmq_store.format.byte_layout import (
     Numbers,
     Property,
 )
-from rmq_store.format.properties import decode_properties
-from rmq_store.format.record import crc_item, record_crc_of
+from rmq_store.format.record import crc_item, decode_properties, record_crc_of
 from rmq_store.format.releases import Dialect
 from rmq_store.loops import encode_records as loops
 

@@ -11,8 +11,7 @@ from rmq_store.arrow.encoding.properties import property_strings
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.byte_layout import CRC_PROPERTY
-from rmq_store.format.properties import decode_properties
-from rmq_store.format.record import crc_item
+from rmq_store.format.record import crc_item, decode_properties
 from rmq_store.format.releases import dialect
 from rmqstore_jobs.replay_targets.replay_call import _as_written_by, batch_to_append
 from rmqstore_jobs.replaying.replay_question import ORIGIN, with_origin

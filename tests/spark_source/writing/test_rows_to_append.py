@@ -14,7 +14,7 @@ from rmq_store import MessageStore
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.hashes import java_string_hash
-from rmq_store.format.properties import decode_properties
+from rmq_store.format.record import decode_properties
 from spark_source.writing import rows_to_append
 from spark_source.writing.rows_to_append import QueuesInTurn, columns_and_records, staged_batches
 from spark_source.writing.target import WriteOptions
