@@ -14,8 +14,7 @@ from rmq_store.config.tiered import tiered_queues
 from rmq_store.errors import CorruptConfigError, StoreError, printable, shown_path
 from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, is_index_name
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import LockState, lock_state, was_closed
+from rmq_store.markers import Checkpoint, LockState, lock_state, was_closed
 from rmq_store.search.log_by_time import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted, size

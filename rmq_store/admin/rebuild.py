@@ -61,8 +61,7 @@ from rmq_store.format.hashes import crc32
 from rmq_store.format.record import Gap, crc_item
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
+from rmq_store.markers import Checkpoint, StoreLock, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.opening import refuse_unknown_size

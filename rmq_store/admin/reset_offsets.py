@@ -23,7 +23,7 @@ from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import is_system_topic
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from rmq_store.store import MessageStore
 
 FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used

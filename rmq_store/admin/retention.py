@@ -29,7 +29,7 @@ from rmq_store.format.byte_layout import CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import TRANSACTION_GROUP
 from rmq_store.index.index_file_reader import open_index_files
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.open_state import Unfinished, unfinished_before
 from rmq_store.text.sizes import counted

@@ -45,7 +45,7 @@ from rmq_store.format.queues import (
     concat_entries,
     no_entries,
 )
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import was_closed
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize
 _AT_A_TIME = 1 << 16  # units; a file of the usual size has more, and most of them are zeros

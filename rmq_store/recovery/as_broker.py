@@ -52,8 +52,7 @@ from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.loops.record_fields import FAULTS
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.recovery.report import ChangeList, RecoveryReport, note_left_out
 from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS, index_geometry, last_index_writer
 from rmq_store.snapshot.opening import queue_sizes, refuse_unknown_size

@@ -16,7 +16,7 @@ from rmq_store.config.broker_conf import ConfigLike, StoreConfig
 from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.markers.lock_file import StoreLock, refuse_locked, remove_abort
+from rmq_store.markers import StoreLock, refuse_locked, remove_abort
 from rmq_store.recovery.as_broker import BrokerRecovery
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery

@@ -30,7 +30,7 @@ from rmq_store.index.index_file_reader import (
     list_too_short,
 )
 from rmq_store.index.index_writer import IndexWriter
-from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers import Checkpoint
 from rmq_store.recovery.report import ChangeList
 
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp

@@ -50,8 +50,7 @@ from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic
 from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
-from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
-from rmq_store.markers.lock_file import was_closed, write_abort
+from rmq_store.markers import Checkpoint, checkpoint_size, was_closed, write_abort
 from rmq_store.recovery.as_broker import LOG_SIZE, refused_files
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_log_end import (

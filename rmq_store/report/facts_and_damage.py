@@ -9,7 +9,7 @@ from dataclasses import replace
 from rmq_store.admin.info import StoreInfo, facts_of, info_of
 from rmq_store.errors import StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import was_closed
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
 from rmq_store.report.report_scope import Inquiry, NamedStore
 from rmq_store.report.section import Cell, Grid, Remark, Section, listing, not_listed, text

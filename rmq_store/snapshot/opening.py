@@ -40,8 +40,7 @@ from rmq_store.format.byte_layout import BLANK_SIZE, CHECKPOINT_FILE, INDEX_DIR,
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
 from rmq_store.snapshot.undispatched_records import guess_record

@@ -43,8 +43,7 @@ from rmq_store.format.queues import (
     no_entries,
 )
 from rmq_store.format.topics import SCHEDULE_TOPIC, is_system_topic
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.snapshot.known_topics import KnownTopics
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot

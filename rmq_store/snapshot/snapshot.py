@@ -24,7 +24,7 @@ from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import looked_up
 from rmq_store.format.queues import Entries, QueueId, concat_entries
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import was_closed
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import find_undispatched
 

@@ -25,7 +25,7 @@ from rmq_store.errors import LOG
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC, TIMER_TOPIC
-from rmq_store.markers.timer_files import (
+from rmq_store.markers import (
     DELETE,
     ROLL,
     TimerCheck,

@@ -41,7 +41,7 @@ from rmq_store.format.topics import (
     TIMER_TOPIC,
     TRANSACTION_GROUP,
 )
-from rmq_store.markers.timer_files import DELETE, read_timer_check, read_timer_units
+from rmq_store.markers import DELETE, read_timer_check, read_timer_units
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import (
     CANCELLED,

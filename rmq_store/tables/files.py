@@ -27,8 +27,7 @@ from rmq_store.format.byte_layout import (
 )
 from rmq_store.format.queues import QueueSlice
 from rmq_store.index.index_file_reader import IndexFile
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import DOUBLE, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 

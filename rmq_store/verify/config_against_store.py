@@ -31,8 +31,7 @@ from rmq_store.format.topics import (
     TRANSACTION_GROUP,
     is_system_topic,
 )
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.timer_files import read_timer_check
+from rmq_store.markers import Checkpoint, read_timer_check
 from rmq_store.recovery.broker_start import DECODED
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log

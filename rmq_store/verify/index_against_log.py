@@ -36,8 +36,7 @@ from rmq_store.index.index_file_reader import (
 )
 from rmq_store.index.index_writer import index_items, tag_items
 from rmq_store.loops.index_items import check_items, pairs_between
-from rmq_store.markers.checkpoint import Checkpoint
-from rmq_store.markers.lock_file import was_closed
+from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time

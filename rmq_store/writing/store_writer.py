@@ -49,8 +49,7 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Message, Record, message_id
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.markers.checkpoint import Checkpoint, checkpoint_size
-from rmq_store.markers.lock_file import StoreLock, remove_abort, write_abort
+from rmq_store.markers import Checkpoint, StoreLock, checkpoint_size, remove_abort, write_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict_recovery import refuse_abort, refuse_unclean

@@ -25,7 +25,7 @@ from rmq_store.files.durable_files import sync_path
 from rmq_store.files.journal import JournalError, has_content, refusals
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.byte_layout import OF_A_ROOT
-from rmq_store.markers.lock_file import StoreLock, refuse_locked
+from rmq_store.markers import StoreLock, refuse_locked
 from rmq_store.recovery.strict_recovery import refuse_abort
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing.rows_to_append import QueuesInTurn, append_staged

@@ -18,7 +18,7 @@ from rmq_store.files.journal import Journal, JournalError, has_content, now, ref
 from rmq_store.files.remote.uri_filesystem import has_pattern, local_path
 from rmq_store.format.byte_layout import ABORT_FILE, COMMITLOG_DIR, LOCK_FILE
 from rmq_store.format.releases import dialect
-from rmq_store.markers.lock_file import StoreLock, remove_abort
+from rmq_store.markers import StoreLock, remove_abort
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
 from rmq_store.scan.parse_options import invalid, parse_option

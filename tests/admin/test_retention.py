@@ -23,7 +23,7 @@ from rmq_store.admin.retention import (
 )
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from rmq_store.verify import verify
 from tests.support.golden import Golden, GoldenStore, log_files, offsets, unpack
 from tests.support.listed import index_items, wanted_items

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from tests.support.damage import flip_in_log
 from tests.support.golden import GoldenStore, log_files, unpack
 from tests.support.running.commands import call, objects, run, sent_to

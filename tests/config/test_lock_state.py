@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.errors import StoreLockedError
-from rmq_store.markers.lock_file import LockState, StoreLock, lock_state
+from rmq_store.markers import LockState, StoreLock, lock_state
 from tests.support.golden import unpack
 from tests.support.running.child import run_python
 from tests.support.running.commands import objects, run
@@ -20,7 +20,7 @@ from tests.support.running.commands import objects, run
 _HOLD = """
 import sys
 from pathlib import Path
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 lock = StoreLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

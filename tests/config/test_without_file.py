@@ -12,7 +12,7 @@ from rmq_store.config.json_files import as_it_is, read_config
 from rmq_store.config.topics_json import topics_to_extend
 from rmq_store.config.without_file import EFFECTS, NEWEST_FILES, OF_NEWEST_FILES, effect_without
 from rmq_store.errors import CorruptConfigError
-from rmq_store.markers.timer_files import read_timer_check
+from rmq_store.markers import read_timer_check
 from rmq_store.verify import Finding
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import GoldenStore, unpack, verified

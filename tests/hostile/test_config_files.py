@@ -12,7 +12,7 @@ from rmq_store import MessageStore
 from rmq_store.config import json_files
 from rmq_store.config.json_files import parse_fastjson
 from rmq_store.errors import CorruptConfigError, MissingFileError
-from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers import Checkpoint
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.campaigns import few, some
 from tests.support.running.commands import call, complaint

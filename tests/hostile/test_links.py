@@ -15,7 +15,7 @@ from rmq_store.config.json_files import write_config_json
 from rmq_store.errors import StoreError, UnsafeNameError
 from rmq_store.files.durable_files import write_whole
 from rmq_store.files.journal import JournalError
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from rmqstore_jobs.export import ExportSpec, run
 from rmqstore_jobs.replaying.plan import ReplayJournal

@@ -15,7 +15,7 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.files.durable_files import LARGEST_JSON, LARGEST_SETTINGS, read_file
-from rmq_store.markers.lock_file import StoreLock, lock_state
+from rmq_store.markers import StoreLock, lock_state
 from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import unpack
 from tests.support.running.child import run_python

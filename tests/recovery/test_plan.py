@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import StoreError, StoreLockedError
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from rmq_store.recovery import plan_recovery, recover
 from tests.support.golden import UNCLEAN, GoldenStore, unpack
 from tests.support.running.campaigns import few

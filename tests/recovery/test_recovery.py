@@ -20,7 +20,7 @@ from rmq_store.errors import (
     UnrecoverableStoreError,
 )
 from rmq_store.format.queues import QUEUE_ENTRY
-from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers import Checkpoint
 from rmq_store.recovery import RecoveryReport, plan_recovery, recover
 from rmq_store.verify import verify
 from tests.support.damage import break_start, flip_in_log, write_at, write_in_log

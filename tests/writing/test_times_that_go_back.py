@@ -8,7 +8,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.format.byte_layout import CHECKPOINT_FILE
-from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers import Checkpoint
 from rmq_store.recovery import recover
 from rmq_store.verify import verify
 from tests.support.damage import flip

@@ -26,7 +26,7 @@ from rmq_store.errors import (
     TargetExistsError,
     UncleanStoreError,
 )
-from rmq_store.markers.checkpoint import Checkpoint
+from rmq_store.markers import Checkpoint
 from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, files_below, unpack
 from tests.support.running.examples import campaign, fast

@@ -17,7 +17,7 @@ from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
 from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
-from rmq_store.markers.lock_file import lock_state
+from rmq_store.markers import lock_state
 from rmq_store.questions.answer_by_shares import OnProgress, ask, processes_for
 from rmq_store.store import MessageStore
 from rmq_store.text.json_keys import as_json_object

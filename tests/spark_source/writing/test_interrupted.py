@@ -14,7 +14,7 @@ from rmq_store import MessageStore
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import AccessError, StoreLockedError, UncleanStoreError
 from rmq_store.files.journal import JournalError
-from rmq_store.markers.lock_file import StoreLock
+from rmq_store.markers import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing import commit as exchanging
