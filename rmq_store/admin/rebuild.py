@@ -40,8 +40,7 @@ from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
 from rmq_store.files.durable_files import copy_stored, read_file, sync_folder
 from rmq_store.files.journal import refuse_content
 from rmq_store.files.remote.remote_store import refuse_remote
-from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.files.segment_writer import OpenFiles
+from rmq_store.files.segment_chain import OpenFiles, SegmentChain
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,

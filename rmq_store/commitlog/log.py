@@ -27,8 +27,7 @@ from rmq_store.errors import (
     from_os_error,
     shown_path,
 )
-from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
+from rmq_store.files.segment_chain import OpenFiles, SegmentChain, SegmentWriter
 from rmq_store.files.segments import SegmentFile, list_segments
 from rmq_store.files.source import Sources, Window
 from rmq_store.format.byte_layout import (

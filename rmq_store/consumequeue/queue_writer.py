@@ -10,7 +10,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.errors import LOG
-from rmq_store.files.segment_writer import OpenFiles, SegmentWriter
+from rmq_store.files.segment_chain import OpenFiles, SegmentWriter
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, Ints
 from rmq_store.format.queues import FILLER_SIZE, QUEUE_ENTRY, QueueId
 

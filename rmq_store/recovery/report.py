@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rmq_store.consumequeue.queue_folders import entries_by_queue, line_of_lost_end, rows_of_counts
 from rmq_store.errors import json_text, printable, spoken
 from rmq_store.files.durable_files import Change
-from rmq_store.files.segment_writer import OpenFiles
+from rmq_store.files.segment_chain import OpenFiles
 from rmq_store.format.byte_layout import Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.files.segment_writer import OpenFiles
+from rmq_store.files.segment_chain import OpenFiles
 from rmq_store.markers import Checkpoint
 
 _PAGE = 4096  # OS_PAGE_SIZE of MappedFile

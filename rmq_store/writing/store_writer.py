@@ -37,7 +37,7 @@ from rmq_store.errors import (
 )
 from rmq_store.files.durable_files import cut
 from rmq_store.files.journal import refuse_content, refuse_uri
-from rmq_store.files.segment_writer import OpenFiles
+from rmq_store.files.segment_chain import OpenFiles
 from rmq_store.format.byte_layout import (
     CHECKPOINT_FILE,
     COMMITLOG_DIR,
