@@ -19,7 +19,7 @@ from rmq_store.commitlog.walk import next_start
 from rmq_store.errors import InvalidArgumentError, StoreError, from_os_error
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.growing_log import check_place
+from rmq_store.reading.log_reader import check_place
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import pieces_of_share, read_messages

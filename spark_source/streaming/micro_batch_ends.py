@@ -18,14 +18,14 @@ from rmq_store.errors import DataLossError, InvalidArgumentError, MissingFileErr
 from rmq_store.files.remote.uri_filesystem import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.reading.growing_log import (
+from rmq_store.reading.log_reader import (
     LogFollower,
     LogPlace,
+    QueueLimits,
     dispatched_end,
     end_by_bytes,
     end_by_rows,
 )
-from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Target, require_one_name_each, targets

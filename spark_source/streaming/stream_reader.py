@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.reading.growing_log import LogPlace, expired
+from rmq_store.reading.log_reader import LogPlace, expired
 from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, Target

@@ -12,7 +12,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.admin.info import facts_of, store_info
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
-from rmq_store.reading.growing_log import LogFollower, LogPlace
+from rmq_store.reading.log_reader import LogFollower, LogPlace
 from rmq_store.verify import Severity, verify
 from tests.support.damage import flip, write_at
 from tests.support.dledger import HEAD, Log, entries_of, record_at

@@ -15,7 +15,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
-from rmq_store.reading.growing_log import LogFollower, LogPlace, dispatched_end, whole_end
+from rmq_store.reading.log_reader import LogFollower, LogPlace, dispatched_end, whole_end
 from tests.support.damage import break_start
 from tests.support.golden import Golden, in_a_queue, unpack
 from tests.support.growing import Growing
@@ -29,14 +29,14 @@ MINUTES = 5
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the follower sees, in seconds."""
     now = [0.0]
-    monkeypatch.setattr("rmq_store.reading.growing_log.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rmq_store.reading.log_reader.time.monotonic", lambda: now[0])
     return now
 
 
 @pytest.fixture
 def idle(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store whose log ends in many zeros that are stored, as in a file that a broker has warmed."""
-    monkeypatch.setattr("rmq_store.reading.growing_log._MOST_ZEROS", 4096)  # the files are small
+    monkeypatch.setattr("rmq_store.reading.log_reader._MOST_ZEROS", 4096)  # the files are small
     path = tmp_path / "store"
     shutil.copytree(golden(NAME).path, path)
     last = max((path / "commitlog").iterdir())
@@ -113,7 +113,7 @@ def test_records_are_checked_once_until_the_log_is_cut(
         starts.append(start)
         return whole_end(log, start, listed_end)
 
-    monkeypatch.setattr("rmq_store.reading.growing_log.whole_end", noted)
+    monkeypatch.setattr("rmq_store.reading.log_reader.whole_end", noted)
     store = Growing(golden("geometry-5.5.0"), tmp_path)
     follower, ends = LogFollower(lambda: 0), list[int]()
     size = len(store.bytes[0])

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.format.queues import QueueId, QueueSlice
-    from rmq_store.reading.growing_log import LogPlace
-    from rmq_store.reading.log_reader import QueueLimits
+    from rmq_store.reading.log_reader import LogPlace, QueueLimits
     from rmq_store.search.selection import Search
     from rmq_store.store import MessageStore
 
@@ -94,7 +93,7 @@ class _Following:
     """The messages of one store that are new since the last look. Their queues are not read."""
 
     def __init__(self, at: StoreArgs, topics: tuple[str, ...], queue_ids: tuple[int, ...]) -> None:
-        from rmq_store.reading.growing_log import LogFollower
+        from rmq_store.reading.log_reader import LogFollower
 
         self._at, self._topics, self._queue_ids = at, topics, queue_ids
         self._log = LogFollower(self._listed_end)
@@ -102,7 +101,7 @@ class _Following:
 
     def begin(self, store: MessageStore) -> int:
         """Follow `store` from the log offset that is returned: no record before it still changes."""
-        from rmq_store.reading.growing_log import LogPlace
+        from rmq_store.reading.log_reader import LogPlace
 
         # The log may have grown since the store was opened.
         end = min(store.log_range()[1], self._log.end(store.log, store.log.start))
@@ -122,7 +121,7 @@ class _Following:
             yield from store.read_log(start, end, limits=partial(self._limits, store), **how)
 
     def _look(self) -> LogPlace:
-        from rmq_store.reading.growing_log import LogPlace
+        from rmq_store.reading.log_reader import LogPlace
 
         with self._opened(0) as store:
             end = self._log.after(store.log, self._place, self._at.store)
@@ -150,7 +149,7 @@ class _Following:
         return QueueLimits() if wanted else None
 
     def _listed_end(self) -> int:
-        from rmq_store.reading.growing_log import dispatched_end
+        from rmq_store.reading.log_reader import dispatched_end
 
         with self._opened(None) as store:
             return dispatched_end(store.view, store.queues())
