@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmq_store import MessageStore
-from rmq_store.admin.moved_records import MovedRecords
+from rmq_store.admin.salvage import MovedRecords
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import LOG, ForeignLogError, StoreError, StoreLockedError

@@ -47,7 +47,7 @@ spark_source: spark_source rmq_store.scan rmq_store.files rmq_store.search: with
 spark_source: rmq_store.snapshot rmq_store.index: what a query leaves unread
 sql: rmq_store.sql rmq_store.index: a database in this process
 support: rmq_store.files rmq_store.index rmq_store.system_topics rmq_store.cli rmqstore_jobs spark_source: all
-system_topics: rmq_store.system_topics rmq_store.search rmq_store.commitlog rmq_store.admin: one pass
+system_topics: rmq_store.system_topics rmq_store.search rmq_store.commitlog: one pass
 text: rmq_store.text rmq_store.cli: texts, times and bars by themselves
 verify: rmq_store.verify rmq_store.recovery rmq_store.questions rmq_store.report spark_source: by place
 verify: rmq_store.commitlog rmq_store.index rmq_store.files rmq_store.text: parts of files

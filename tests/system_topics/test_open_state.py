@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.admin.moved_records import NAMES_NOTHING
-from rmq_store.admin.salvage import salvage
+from rmq_store.admin.salvage import NAMES_NOTHING, salvage
 from rmq_store.format.topics import REVIVE_PREFIX
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from rmq_store.system_topics.open_state import Given, OpenState

@@ -9,10 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from rmq_store.admin.moved_records import NAMES_NOTHING
 from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
 from rmq_store.admin.rebuild import rebuild as make
-from rmq_store.admin.salvage import SalvageReport, Skipped
+from rmq_store.admin.salvage import NAMES_NOTHING, SalvageReport, Skipped
 from rmq_store.admin.salvage import salvage as save
 from rmq_store.cli import options
 from rmq_store.cli.command import command
