@@ -20,8 +20,7 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rmq_store import loops
-from rmq_store.cli.command import exit_code_of
-from rmq_store.cli.shell_words import in_shell_words
+from rmq_store.cli.command import exit_code_of, in_shell_words
 from rmq_store.errors import LOG, nearest, spoken, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli import shell_words
+from rmq_store.cli.command import in_shell_words
 from rmq_store.cli.options import WORDS, Declared, RareOption, joined, option, rare_option, spelled
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
@@ -84,7 +84,7 @@ def advice_in_shell_words(advice: str, command: click.Command | None = None) -> 
     return re.sub(
         r"(?<![\w-])[a-z]+(?:[A-Z][a-z]+)+\b",  # an option of the source of two words or more
         lambda name: word_of(name[0]) if name[0] in _ALL else name[0],
-        shell_words.in_shell_words(advice, command),
+        in_shell_words(advice, command),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.cli.shell_words import _SHELL, in_shell_words
+from rmq_store.cli.command import _SHELL, in_shell_words
 from rmq_store.errors import StoreError, spoken, spoken_as
 from rmq_store.scan.options import OPTIONS, WRITE_OPTIONS
 from rmqstore_jobs.running.source_options import advice_in_shell_words
@@ -71,7 +71,7 @@ def test_no_text_of_the_shell_has_an_option_of_the_library() -> None:
 
 def test_each_phrase_of_the_library_is_one_that_it_has() -> None:
     modules = [*CHECKOUT.glob("rmq_store/**/*.py"), *CHECKOUT.glob("spark_source/**/*.py")]
-    every = [text for path in modules if path.name != "shell_words.py" for text in texts(path)]
+    every = [text for path in modules if path.name != "command.py" for text in texts(path)]
     unused = {one for one in _SHELL if not any(one in text for text in every)}
     assert unused == set()
     assert all(in_shell_words(text) == text for text in _SHELL.values())
