@@ -27,8 +27,7 @@ from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.selection import WantedQueues
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
-from rmq_store.verify.errors_of_part import errors_of_part
-from rmq_store.verify.verify_store import log_parts
+from rmq_store.verify.verify_store import errors_of_part, log_parts
 
 EXACT_PIECES = 50_000
 """Up to this number of queues times slices, entries per slice are counted; above it, estimated."""

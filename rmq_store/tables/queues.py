@@ -206,8 +206,7 @@ def damage_row(error: StoreError) -> Row:
 
 def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     # What only this table needs takes longer to load than a short answer of the others to make.
-    from rmq_store.verify.errors_of_part import errors_of_part
-    from rmq_store.verify.verify_store import log_parts
+    from rmq_store.verify.verify_store import errors_of_part, log_parts
 
     met: list[StoreError] = []
     wanted = all_ranges(store) if ranges is None else ranges
