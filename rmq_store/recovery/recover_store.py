@@ -1,23 +1,56 @@
-"""Recovery after a crash: truncates the log after its last whole record and repairs queues and index.
+"""Recovery after a crash, and what a broker does when it starts on a store: whether it refuses, what it cuts.
 
-A plan computes the same changes, and makes none. What a broker of a release would do when it starts
-(DefaultMessageStore#load, with its defects) is a plan only: to have it done, start the broker.
-docs/recovery.md compares the two.
+A recovery truncates the log after its last whole record and repairs queues and index. A plan computes the
+same changes, and makes none. What a broker of a release would do when it starts (DefaultMessageStore#load,
+with its defects) is a plan only: to have it done, start the broker. docs/recovery.md compares the two.
+
+The preconditions of a start were tried with brokers of 5.5.0: each ends it with exit code 253. The broker
+loads its configuration first (BrokerController#initializeMetadata), then the files of log and queues
+(DefaultMessageStore#load) and of the timer.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import ConfigLike, StoreConfig
-from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.config.consumer_offsets import (
+    CONSUMER_FILES,
+    DELAY_FILE,
+    ORDER_FILE,
+    decode_consumer_offsets,
+    decode_delay_offsets,
+    decode_order_info,
+)
+from rmq_store.config.json_files import Decode, as_it_is, read_config, why_broker_refuses
+from rmq_store.config.locate import (
+    commitlog_folders,
+    refuse_foreign_log,
+    refuse_linked_queues,
+    require_store,
+)
+from rmq_store.config.rocksdb import GROUPS_FILE, names_in_databases
+from rmq_store.config.topics_json import TOPICS_FILE, batch_topics, decode_topics
+from rmq_store.config.without_file import LEAVES_EMPTY
+from rmq_store.consumequeue.queue_folders import QueueFolders
+from rmq_store.errors import CorruptConfigError, InvalidArgumentError, StoreError
+from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_WHEEL, TIMER_WHEEL_SIZE
+from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers import StoreLock, refuse_locked, remove_abort
-from rmq_store.recovery.as_broker import BrokerRecovery
+from rmq_store.recovery.as_broker import (
+    BATCH_QUEUE_SIZE,
+    LOG_SIZE,
+    QUEUE_SIZE,
+    BrokerRecovery,
+    refused_files,
+)
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery
 
@@ -125,3 +158,115 @@ def recover_locked(
     report.files = changes.net
     report.seconds = time.monotonic() - begun
     return report
+
+
+DECODED: dict[str, Decode[Any]] = {
+    TOPICS_FILE: decode_topics,
+    DELAY_FILE: decode_delay_offsets,
+    ORDER_FILE: decode_order_info,
+    **dict.fromkeys(CONSUMER_FILES, decode_consumer_offsets),
+}
+"""How files of `config/` are decoded; others are read as they are."""
+_LOADED = {*DECODED, GROUPS_FILE, "consumerFilter.json"} - {CONSUMER_FILES[1]}
+LOG_FILE, QUEUE_FILE, OTHER = "log", "queue", "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A file with which no broker starts. `kind`: of the log, of a queue, or another one."""
+
+    kind: str
+    path: str
+    reason: str
+    remedy: str  # what lets it start
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStart:
+    """What a broker does with a store when it starts. `plan`: its recovery; None if it refuses."""
+
+    refusals: tuple[Refusal, ...]
+    plan: RecoveryReport | None
+
+
+def broker_start(path: Path, config: StoreConfig) -> BrokerStart:
+    """What a broker of 5.5.0 would do with a store that nobody has open. Changes nothing."""
+    refusals = tuple(_refusals(path, config))
+    plan = None if refusals else plan_recovery(path, config, method="broker")
+    return BrokerStart(refusals, plan)
+
+
+def _refusals(path: Path, config: StoreConfig) -> Iterator[Refusal]:
+    yield from _config(path)
+    yield from _files(path, config)
+    wheel = path / TIMER_WHEEL
+    if config.timerWheelEnable is not False and wheel.exists():
+        size = wheel.stat().st_size
+        if size != TIMER_WHEEL_SIZE:
+            yield Refusal(
+                OTHER,
+                str(wheel),
+                f"it has {size} bytes, and a timer wheel has {TIMER_WHEEL_SIZE}",
+                "move it away: the broker makes it again of timerlog/",
+            )
+
+
+def _config(path: Path) -> Iterator[Refusal]:
+    for name in _LOADED.difference(names_in_databases(path)):
+        why = why_broker_refuses(path, name, DECODED.get(name, as_it_is))
+        if why is not None:
+            backup = str(path / CONFIG_DIR / f"{name}.bak")
+            remedy = f"restore one of them from a copy before a broker is started: {LEAVES_EMPTY}"
+            yield Refusal(OTHER, backup, why, remedy)
+
+
+def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
+    try:
+        log = CommitLog(commitlog_folders(path, config), file_size=config.mappedFileSizeCommitLog)
+        log.chain.close()
+    except InvalidArgumentError as error:  # a file is larger than the configured size
+        yield _of_chain(LOG_FILE, error)
+        return
+    for refused in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
+        yield _of_chain(LOG_FILE, refused)
+    queues, batch = QueueFolders(path, config), _batch_topics(path)
+    for queue, is_batch in queues.listed_in_files().items():
+        yield from _queue_files(queues, queue, is_batch)
+        if is_batch != (queue.topic in batch):
+            declared, there = ("plain", "batch") if is_batch else ("batch", "plain")
+            yield Refusal(
+                OTHER,
+                str(path / CONFIG_DIR / TOPICS_FILE),
+                f"topic {queue.topic} has {there} queues, and {declared} ones by this file",
+                "declare the topic as its queues are (attribute queue.type)",
+            )
+            batch ^= {queue.topic}  # said once
+    queues.close()
+
+
+def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterator[Refusal]:
+    setting = BATCH_QUEUE_SIZE if is_batch else QUEUE_SIZE
+    try:
+        files = queues.files(queue, batch=is_batch).chain
+    except InvalidArgumentError as error:
+        yield _of_chain(QUEUE_FILE, error)
+        return
+    for refused in refused_files(files.folders, files.file_size, setting):
+        yield _of_chain(QUEUE_FILE, refused)
+
+
+def _of_chain(kind: str, error: StoreError) -> Refusal:
+    path = Path(str(error.path))
+    if not path.name.isdigit():
+        remedy = "move it away: it is none of these files"
+        return Refusal(kind, str(path), "its name is not a number", remedy)
+    return Refusal(kind, str(path), f"it has {error.actual}, expected {error.expected}", "")
+
+
+def _batch_topics(path: Path) -> set[str]:
+    """The topics that a broker knows to have batch queues: none if no file can be read."""
+    try:
+        file = read_config(path, TOPICS_FILE, decode_topics)
+    except CorruptConfigError:
+        return set()
+    return set() if file is None else batch_topics(file.value)

@@ -32,7 +32,7 @@ from rmq_store.format.topics import (
     is_system_topic,
 )
 from rmq_store.markers import Checkpoint, read_timer_check
-from rmq_store.recovery.broker_start import DECODED
+from rmq_store.recovery.recover_store import DECODED
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
 from rmq_store.system_topics.open_state import expired_unfinished

@@ -15,8 +15,14 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
-from rmq_store.recovery.broker_start import LOG_FILE, QUEUE_FILE, BrokerStart, Refusal, broker_start
-from rmq_store.recovery.recover_store import plan_recovery
+from rmq_store.recovery.recover_store import (
+    LOG_FILE,
+    QUEUE_FILE,
+    BrokerStart,
+    Refusal,
+    broker_start,
+    plan_recovery,
+)
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted

@@ -39,7 +39,7 @@ from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers import Checkpoint
 from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE, refused_files
-from rmq_store.recovery.broker_start import BrokerStart
+from rmq_store.recovery.recover_store import BrokerStart
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted

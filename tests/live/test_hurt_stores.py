@@ -15,7 +15,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery import plan_recovery
-from rmq_store.recovery.broker_start import broker_start
+from rmq_store.recovery.recover_store import broker_start
 from rmq_store.report.store_report import store_report
 from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars

@@ -17,7 +17,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.recovery.broker_start import broker_start
+from rmq_store.recovery.recover_store import broker_start
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
 from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind, verified
 from tests.support.injured_stores import INJURIES
