@@ -21,7 +21,7 @@ from rmq_store.scan.options import (
     STREAM_OPTIONS,
     Option,
 )
-from rmq_store.search.selection import Selection
+from rmq_store.search.selection import Selection, numbers_by_queue
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 
 _NO_CLIENT = "the source reads the files of a store and asks no broker"
@@ -139,6 +139,9 @@ _SAID_OTHERWISE = {
 # Options that Spark passes only for a table in its catalog.
 _OF_THE_CATALOG = ("location", "owner")
 
+_Given = tuple[str, Time | None]
+"""An option and its value."""
+
 
 def parse_options(raw: Mapping[str, str]) -> ScanOptions:
     """The options of a read as typed values.
@@ -217,37 +220,25 @@ def _check_together(options: ScanOptions, given: set[str]) -> None:
 
 def refuse_reversed_ranges(options: ScanOptions) -> None:
     """Raise InvalidArgumentError for a range that ends before it begins. An empty one has no row."""
-    first, stop = options.since, options.until
-    _refuse_reversed("", ("startingTimestamp", first), ("endingTimestamp", stop), shown_time)
-    times = options.starting_timestamps, options.ending_timestamps
-    offsets = options.starting_offsets, options.ending_offsets
-    brokers = {name for by_queue in (*times, *offsets) for name in by_queue.brokers()}
+    first: _Given = ("startingTimestamp", options.since)
+    last: _Given = ("endingTimestamp", options.until)
+    _refuse_reversed("", first, last, shown_time)
+    by_queue = numbers_by_queue(options)
+    brokers = {name for _, numbers in by_queue for name in numbers.brokers()}
     for broker in ("", *sorted(brokers)):  # no broker has the first name: what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""
-        for queue in sorted({q for by_queue in (*times, *offsets) for q in by_queue.on(broker)}):
+        for queue in sorted({q for _, numbers in by_queue for q in numbers.on(broker)}):
             where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"
-            begin, end = (time.of(broker, queue) for time in times)
-            since = _in_force("startingTimestamp", first, begin)
-            until = _in_force("endingTimestamp", stop, end)
+            low, high, begin, end = ((name, given.of(broker, queue)) for name, given in by_queue)
+            # A time for all queues takes precedence.
+            since = begin if options.since is None else first
+            until = end if options.until is None else last
             _refuse_reversed(where, since, until, shown_time)
             if since[1] is None and until[1] is None:
-                low, high = (offset.of(broker, queue) for offset in offsets)
-                _refuse_reversed(where, ("startingOffsets", low), ("endingOffsets", high), str)
+                _refuse_reversed(where, low, high, str)
 
 
-def _in_force(name: str, for_all: Time | None, of_queue: int | None) -> tuple[str, Time | None]:
-    """The time of a queue with the option that gives it: the one for all queues takes precedence."""
-    if for_all is not None:
-        return name, for_all
-    return name.replace("Timestamp", "OffsetsByTimestamp"), of_queue
-
-
-def _refuse_reversed(
-    where: str,
-    start: tuple[str, Time | None],
-    stop: tuple[str, Time | None],
-    shown: Callable[[int], str],
-) -> None:
+def _refuse_reversed(where: str, start: _Given, stop: _Given, shown: Callable[[int], str]) -> None:
     (begins, low), (ends, high) = start, stop
     # The words for a queue's ends are below 0, and a relative time is not fixed yet.
     if isinstance(low, int) and isinstance(high, int) and low > high >= 0:
