@@ -169,29 +169,24 @@ def _queue_number(value: Any, shape: str) -> int:
 def assignment(value: str) -> Assignment:
     """Queues from `{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
     shape = '{"orders": [0, 1]}'
-    everywhere: list[QueueId] = []
-    on_broker: list[tuple[str, QueueId]] = []
+    found: dict[tuple[str | None, QueueId], None] = {}  # without a broker: on all of them
     for topic, given in json_object(value, shape).items():
         by_broker = given if isinstance(given, dict) else {None: given}
         for broker, ids in by_broker.items():
             if not isinstance(ids, list):
                 raise InvalidValue(f"has no list of queue ids for {topic!r}; it looks like {shape}")
             for number in ids:
-                queue = QueueId(topic, _queue_number(number, shape))
-                if broker is None:
-                    everywhere.append(queue)
-                else:
-                    on_broker.append((broker, queue))
-    if not everywhere and not on_broker:
+                found[broker, QueueId(topic, _queue_number(number, shape))] = None
+    if not found:
         raise InvalidValue("names no queue")
-    return Assignment(tuple(dict.fromkeys(everywhere)), tuple(dict.fromkeys(on_broker)))
+    everywhere = tuple(queue for broker, queue in found if broker is None)
+    return Assignment(everywhere, tuple((b, queue) for b, queue in found if b is not None))
 
 
 def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
     """Numbers by queue, from `{"orders": {"0": 23}}` or `{"orders": {"broker-a": {"0": 23}}}`; each
     is `least` or more."""
-    everywhere: dict[QueueId, int] = {}
-    on_broker: dict[tuple[str, QueueId], int] = {}
+    found: dict[tuple[str | None, QueueId], int] = {}  # without a broker: on all of them
     for topic, given in json_object(value, shape).items():
         if not isinstance(given, dict):
             raise InvalidValue(f"has no {what}s by queue id for {topic!r}; it looks like {shape}")
@@ -202,12 +197,12 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
                     raise InvalidValue(
                         f"has the {what} {number!r} for {topic!r}; it looks like {shape}"
                     )
-                queue = QueueId(topic, _queue_number(queue_id, shape))
-                if isinstance(inside, dict):
-                    on_broker[name, queue] = number
-                else:
-                    everywhere[queue] = number
-    return ByQueue(everywhere, on_broker)
+                broker = name if isinstance(inside, dict) else None
+                found[broker, QueueId(topic, _queue_number(queue_id, shape))] = number
+    return ByQueue(
+        {queue: number for (broker, queue), number in found.items() if broker is None},
+        {(b, queue): number for (b, queue), number in found.items() if b is not None},
+    )
 
 
 def offsets(own_end: str) -> Callable[[str], ByQueue]:
