@@ -19,7 +19,6 @@ from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_
 from rmq_store.consumequeue.queue_writer import QueueWriter
 from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
 from rmq_store.files.segment_chain import OpenFiles
-from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import INDEX_DIR, Bytes, Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
@@ -162,16 +161,14 @@ def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWrite
     geometry = Geometry(config.index_slots, config.index_items)
     files = list_index_files(root / INDEX_DIR)
     # A file without items does not show its geometry. One of another size is not continued.
-    while files and files[-1].size != geometry.file_size and not _has_items(files[-1], geometry):
+    while files and files[-1].size != geometry.file_size:
+        if IndexFile(files[-1], assumed=geometry).header.items > 0:
+            break
         files.pop()
     if not files:
         return IndexWriter(root, geometry, release, None, None)
     header = IndexFile(files[-1], slots=geometry.slots, items=geometry.items).header
     return IndexWriter(root, geometry, release, Path(files[-1].path), header)
-
-
-def _has_items(segment: SegmentFile, geometry: Geometry) -> bool:
-    return IndexFile(segment, assumed=geometry).header.items > 0
 
 
 _BYTES_AT_A_TIME = 4 << 20

@@ -231,8 +231,7 @@ def facts_of(prepared: Prepared, dialect: Dialect) -> RecordFacts | None:
 
 def _facts(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> RecordFacts:
     code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
-    of_tags = dialect.has("tag_items")
-    items = items_of(keys, prepared.topics, code, flags, of_tags=of_tags)
+    items = items_of(keys, prepared.topics, code, flags, of_tags=dialect.has("tag_items"))
     return RecordFacts(
         prepared.topics,
         code,

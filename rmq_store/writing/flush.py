@@ -6,6 +6,7 @@ ConsumeQueueStore#FlushConsumeQueueService.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -97,7 +98,7 @@ class Flusher:
         now = time.monotonic()
         self._log_at = self._queues_at = now
         self._log_thorough_at = now
-        self._queues_thorough_at: float | None = None  # None: the first flush of queues is thorough
+        self._queues_thorough_at = -math.inf  # the first flush of queues is thorough
 
     def start(self) -> None:
         """Start the thread; further calls do nothing."""
@@ -136,8 +137,7 @@ class Flusher:
                 self.note(physic=before.physic_msg_timestamp)
         if queues_due:
             self._queues_at = now
-            last = self._queues_thorough_at
-            if last is None or now - last >= config.flush_thorough_queues:
+            if now - self._queues_thorough_at >= config.flush_thorough_queues:
                 self._queues_thorough_at = now
                 self.flush_queues(before)
             else:
