@@ -5,7 +5,7 @@ Arrow's class stands for files that C++ reads. Query engines ask its methods onl
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -20,6 +20,8 @@ from rmq_store.reading.query import positive
 
 Batches = Generator[pa.RecordBatch, None, None]
 """A generator: it closes what it reads from when the reading ends, not when garbage is collected."""
+Read = Callable[[Sequence[str], Any], Batches]
+"""Gives at least the rows that match a filter, with some columns."""
 
 
 class Projection:
@@ -132,47 +134,13 @@ class LazyScanner:
 class Scans:
     """What datasets and fragments share: scans of some columns and rows, in many forms."""
 
-    _columns: pa.Schema
-    _readable: pa.Schema  # also what only the filter names that stands already
-
     @property
     def partition_expression(self) -> Any:
         """What is true of all rows: nothing in particular."""
         return pc.scalar(True)
 
-    def _counted_by(self) -> pa.Field:
-        """The column that is read where only the number of rows matters."""
-        return self._columns.field(0)
-
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
-        """At least the rows that match the filter `wanted`; the filter is applied to them again."""
+    def _scanner(self, *args: Any, **how: Any) -> LazyScanner:
         raise NotImplementedError
-
-    def _wanted(self, wanted: Any) -> Any:
-        """The filter together with the one that stands already; None without any."""
-        return wanted
-
-    def _scanner(
-        self,
-        columns: Sequence[str] | Mapping[str, Any] | None = None,
-        filter: Any = None,
-        batch_size: int | None = None,
-        **_: Any,
-    ) -> LazyScanner:
-        wanted = self._wanted(filter)
-        names = self._columns.names
-        if batch_size is not None:
-            positive("batch_size", batch_size)
-        if columns is None:
-            columns = names
-        given = columns.values() if isinstance(columns, Mapping) else columns
-        needed = named_columns(given, names)
-        if wanted is not None:
-            needed |= named_columns([wanted], self._readable.names)
-        read = [field for field in self._readable if field.name in needed] or [self._counted_by()]
-        projection = Projection(pa.schema(read), columns, wanted)
-        batches = self._batches([field.name for field in read], wanted)
-        return LazyScanner(self._columns, projection, batches, batch_size)
 
     def scanner(self, *args: Any, **how: Any) -> Any:
         """Some columns and rows, to be read once, as by a `pyarrow.dataset.Scanner`.
@@ -211,6 +179,43 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         """Arrow's own constructor is for files only. `readable`: the schema, and columns behind it."""
         self._columns, self._readable = schema, schema if readable is None else readable
 
+    def _counted_by(self) -> pa.Field:
+        """The column that is read where only the number of rows matters."""
+        return self._columns.field(0)
+
+    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
+        """At least the rows that match the filter `wanted`; the filter is applied to them again."""
+        raise NotImplementedError
+
+    def _wanted(self, wanted: Any) -> Any:
+        """The filter together with the one that stands already; None without any."""
+        return wanted
+
+    def _scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, Any] | None = None,
+        filter: Any = None,
+        batch_size: int | None = None,
+        *,
+        batches: Read | None = None,
+        **_: Any,
+    ) -> LazyScanner:
+        """As `scanner`; `batches`: what reads them, for a part of the dataset."""
+        wanted = self._wanted(filter)
+        names = self._columns.names
+        if batch_size is not None:
+            positive("batch_size", batch_size)
+        if columns is None:
+            columns = names
+        given = columns.values() if isinstance(columns, Mapping) else columns
+        needed = named_columns(given, names)
+        if wanted is not None:
+            needed |= named_columns([wanted], self._readable.names)
+        read = [field for field in self._readable if field.name in needed] or [self._counted_by()]
+        projection = Projection(pa.schema(read), columns, wanted)
+        made = (batches or self._batches)([field.name for field in read], wanted)
+        return LazyScanner(self._columns, projection, made, batch_size)
+
     def __reduce__(self) -> Any:
         raise TypeError(
             f"a {type(self).__name__} is not picklable: send the store's path and snapshot()"
@@ -223,7 +228,7 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
 
     def get_fragments(self, filter: Any = None) -> Iterator[Any]:
         """The parts of the dataset that have rows which match, each to be scanned by itself."""
-        yield Fragment(self)
+        yield Fragment(self, self._batches)
 
     def filter(self, expression: Any) -> Any:
         """The dataset with only the rows that match."""
@@ -252,25 +257,18 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
 class Fragment(Scans):
     """A part of a dataset, which DataFusion scans beside the others; by default all of it."""
 
-    def __init__(self, dataset: LazyDataset) -> None:
+    def __init__(self, dataset: LazyDataset, batches: Read) -> None:
         """Use `LazyDataset.get_fragments`."""
-        self._dataset = dataset
-        self._columns, self._readable = dataset.schema, dataset._readable
+        self._dataset, self._batches = dataset, batches
 
     @property
     def physical_schema(self) -> pa.Schema:
         """Names and types of the columns."""
-        return self._columns
+        return self._dataset.schema
 
     def scanner(self, schema: pa.Schema | None = None, *args: Any, **how: Any) -> Any:
         """As `LazyDataset.scanner`; `schema` can only be that of the dataset."""
         return self._scanner(*args, **how)
 
-    def _counted_by(self) -> pa.Field:
-        return self._dataset._counted_by()
-
-    def _wanted(self, wanted: Any) -> Any:
-        return self._dataset._wanted(wanted)
-
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
-        return self._dataset._batches(columns, wanted)
+    def _scanner(self, *args: Any, **how: Any) -> LazyScanner:
+        return self._dataset._scanner(*args, **{**how, "batches": self._batches})

@@ -230,14 +230,11 @@ class MessageFragment(Fragment):
 
     def __init__(self, dataset: MessageDataset, part: StorePart) -> None:
         """Use `MessageDataset.get_fragments`."""
-        super().__init__(dataset)
-        self._messages, self.part = dataset, part
+        super().__init__(dataset, lambda columns, _: dataset._read(part, columns))
+        self.part = part
 
     def __repr__(self) -> str:
         return f"MessageFragment({self.part.store.broker_name!r}, {len(self.part.slices)} slices)"
-
-    def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
-        return self._messages._read(self.part, columns)
 
 
 def messages_of(
