@@ -13,8 +13,7 @@ from rmq_store.search.selection import Assignment, is_declared, numbers_by_queue
 
 
 class TopicWithoutQueueError(UnknownQueueError):
-    """A named topic is in topics.json and has no queue: it has no message yet, or its queues are
-    lost."""
+    """A named topic is in topics.json and has no queue: it has no message yet, or its queues are lost."""
 
     code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
 

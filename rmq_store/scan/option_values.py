@@ -100,8 +100,7 @@ def keys(value: str) -> tuple[str, ...]:
 
 
 def parse_size(value: str) -> int:
-    """A number of bytes from digits with an optional k, m, g or t. Raises ValueError with a
-    reason."""
+    """A number of bytes from digits with an optional k, m, g or t. Raises ValueError with a reason."""
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
     size = 0 if match is None else int(match[1]) << _SIZE_UNITS[match[2]]
     if not 0 < size <= _MOST_BYTES:
@@ -206,8 +205,7 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
 
 
 def offsets(own_end: str) -> Callable[[str], ByQueue]:
-    """A parser for queue offsets in the form of Kafka's source; `own_end` is the word for no
-    limit."""
+    """A parser for queue offsets in the form of Kafka's source; `own_end` is the word for no limit."""
 
     def parse(value: str) -> ByQueue:
         word = value.strip().lower()

@@ -61,10 +61,7 @@ _LIVE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions(Selection):
-    """The options of a read as typed values. None means not given.
-
-    `with_fixed_times` makes milliseconds of relative times.
-    """
+    """The options of a read as typed values. None means not given."""
 
     paths: tuple[str, ...] = ()
     stores: Mapping[str, str] | None = None
@@ -146,10 +143,9 @@ _Given = tuple[str, Time | None]
 def parse_options(raw: Mapping[str, str]) -> ScanOptions:
     """The options of a read as typed values.
 
-    Names are compared without case, because Spark passes them in lower case. Raises
-    InvalidArgumentError for an unknown name (with the nearest known one), an option that only a
-    client of a live broker has (with the reason), an invalid value, a missing path, and options
-    that exclude each other.
+    Names are compared without case, because Spark passes them in lower case. Raises InvalidArgumentError for
+    an unknown name (with the nearest known one), an option that only a client of a live broker has (with the
+    reason), an invalid value, a missing path, and options that exclude each other.
     """
     if any(name.casefold() in _OF_THE_CATALOG for name in raw):
         raise invalid(

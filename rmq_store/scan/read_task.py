@@ -27,8 +27,7 @@ TO_PASS_DAMAGE = "mode=PERMISSIVE returns a row about it, mode=DROPMALFORMED lea
 
 
 class DamageHandler(DamageTaker):
-    """Handles the errors of one task. `mode` decides about damage, `failOnDataLoss` about expired
-    messages."""
+    """Takes the errors of one task: `mode` decides about damage, `failOnDataLoss` about expired messages."""
 
     def __init__(
         self, store: MessageStore, options: ScanOptions, *, advises_modes: bool = False
@@ -106,10 +105,9 @@ def read_share(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `columns` of one share, in log order or queue after queue; none is empty.
 
-    `log_order`: see ReadManner; a query has no order of its own.
-    Rows about damage follow the batch they belong to; in them every column can be null. `store` is
-    the scan's store, opened. Raises what `damage` raises, and OtherStoreError
-    if another store took the place of the scan's meanwhile.
+    `log_order`: see ReadManner; a query has no order of its own. `store` is the scan's store, opened. Rows
+    about damage follow the batch they belong to; in them every column can be null. Raises what `damage`
+    raises, and OtherStoreError if another store took the place of the scan's meanwhile.
     """
     with store.refusing_replacement():
         if share.reports:

@@ -48,10 +48,8 @@ class UnavailableStore:
 
 
 def targets(options: ScanOptions) -> list[Target]:
-    """The stores to open, by absolute paths: executors have a working folder of their own.
-
-    Raises InvalidArgumentError if a pattern matches none.
-    """
+    """The stores to open, by absolute paths, because executors have a working folder of their own. Raises
+    InvalidArgumentError if a pattern matches none."""
     return [
         Target(
             absolute(target.path),

@@ -203,11 +203,8 @@ def shares_of(stores: Sequence[StoreScan], columns: Sequence[str] | None = None)
 
 
 def reporting_shares(stores: Sequence[StoreScan], *, verify: bool | None = None) -> list[Share]:
-    """Shares that report what is missing; none for a sound store.
-
-    One with what opening a store saw, and with `verify`, by default that of verifyQueue, one for each part
-    of the log.
-    """
+    """Shares that report what is missing, none for a sound store: one with what opening a store saw, and with
+    `verify`, by default that of verifyQueue, one for each part of the log."""
     shares: list[Share] = []
     for number, of_store in enumerate(stores):
         verifies = of_store.options.verify_queue if verify is None else verify
@@ -281,10 +278,7 @@ def _shares_of_ranges(
     ranges: Sequence[QueueSlice],
     least: int,
 ) -> list[Share]:
-    """Slices of the log with the parts of `ranges` in them, or ranges of whole queues.
-
-    They are measured by entries if `columns` are read without records.
-    """
+    """Slices of the log with the parts of `ranges` in them, or ranges of whole queues."""
     options, view = scan.options, store.ranges_for(scan.options.sees_compacted)
     target, most = options.max_bytes_per_partition, options.max_records_per_partition
     size_at = prefetched_entry_at(store, ranges, view)

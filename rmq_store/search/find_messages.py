@@ -121,11 +121,7 @@ def find(
 
 
 def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> Iterator[_Share]:
-    """The places to search for `search`, without repeats.
-
-    `on_damage` receives the errors of unreadable records that the index points to; without it they are
-    raised.
-    """
+    """The places to search for `search`, without repeats."""
     slices = selected_slices(store, search, CLOCK_SLACK_MS)
     topics = _topics_anywhere(store, search)
     plan = plan_keys(store, slices, search.keys, topics=topics) if search.keys else None
@@ -197,10 +193,7 @@ def _find_in(
     on_damage: OnDamage | None,
     progress: Progress | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of one share that match `search`.
-
-    `progress` gets bytes of the log, and for queues the total too.
-    """
+    """The messages of one share that match. `progress` gets bytes of the log, for queues the total too."""
     wanted = column_names(columns)
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
     if progress is not None and progress.active:
@@ -255,10 +248,7 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage) ->
 def _in_no_queue(
     store: MessageStore, search: Search, plan: KeyPlan, on_damage: OnDamage
 ) -> Iterator[int]:
-    """Log offsets of records that the index has but no queue lists, because their queue lost files.
-
-    `on_damage` receives the errors of unreadable records.
-    """
+    """Log offsets of records that the index has but no queue lists, because their queue lost files."""
     end = store.log_range()[1]
     for offset, topic in sorted(plan.unlisted.items()):
         queues, record = store.queues(topic), record_or_damage(store.log, end, offset)

@@ -43,10 +43,7 @@ class Stretch(NamedTuple):
 
 
 def sample_offsets(part: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL) -> list[int]:
-    """Evenly spaced queue offsets of `part`, including its first, for sampling its size.
-
-    `queues` is the number of queues that share the `samples`.
-    """
+    """Evenly spaced queue offsets of `part`, including its first, where `queues` share the `samples`."""
     most = max(1, min(SAMPLES_PER_QUEUE, samples // max(1, queues)))
     count = min(most, len(part))
     return [part.start + len(part) * i // count for i in range(count)]
@@ -55,10 +52,7 @@ def sample_offsets(part: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL)
 def stretches_of(
     part: QueueSlice, queues: int, entry_at: EntryAt, samples: int = SAMPLES_IN_ALL
 ) -> Iterator[Stretch]:
-    """The positions and bytes of the records of `part`, estimated from a few of its entries.
-
-    `queues` is the number of queues that share the `samples`.
-    """
+    """The positions and bytes of the records of `part`, estimated from its entries at `sample_offsets`."""
     some = sample_offsets(part, queues, samples)
     offsets = dict.fromkeys((*some, part.stop - 1)) if len(part) else ()
     entries = [(offset, entry_at(part.queue, offset)) for offset in offsets]
@@ -169,8 +163,7 @@ def parts_along_log(
 ) -> list[tuple[QueueSlice, ...]]:
     """The parts of `ranges` in adjacent slices of the log, each with about `target_bytes` of them.
 
-    Ranges without messages are in the first. `view`: what the ranges are of, by default the queues
-    themselves.
+    Ranges without messages are in the first. `view`: what the ranges are of; default: the queues themselves.
     """
     view = view or store.view
     some = [part for part in ranges if len(part)]

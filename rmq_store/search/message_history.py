@@ -109,8 +109,7 @@ _UNKNOWN = "an unknown topic"
 
 @dataclass(frozen=True, slots=True)
 class TracedRecord:
-    """The fields of a record that a history needs. `queue_offset` is None if no queue lists it.
-    Times are in ms."""
+    """The fields of a record that a history needs. `queue_offset`: None if no queue lists it. Times in ms."""
 
     topic: str
     queue_id: int
@@ -159,8 +158,7 @@ def histories_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[M
 
 
 def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bool:
-    """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is
-    now."""
+    """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is now."""
     properties = message.properties
     named = (properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC))
     if topic is None or topic == message.topic or topic in named:
@@ -245,9 +243,8 @@ def _transaction(
 
 
 def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
-    """The store time (ms) of the op message that names the half message's queue offset: then the
-    producer, or a check that found it too old, ended the transaction. None if there is no op
-    message."""
+    """The store time (ms) of the op message that names the half message's queue offset: then the producer, or
+    a check that found it too old, ended the transaction. None if there is no op message."""
     topic = OP_TOPICS[half.topic]
     if half.queue_offset is None or topic not in store.topics():
         return None
@@ -267,8 +264,7 @@ def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
 
 
 def _damage_until(store: MessageStore, half: TracedRecord, ended: int) -> tuple[StoreError, ...]:
-    """The errors of entries of that time, in the message's queue, that point to no intact
-    record."""
+    """The errors of entries of that time, in the message's queue, that point to no intact record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")
     queue = QueueId(real, int(number) if number.isdigit() else half.queue_id)

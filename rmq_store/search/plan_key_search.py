@@ -24,8 +24,7 @@ _Parts = dict[QueueId, list[QueueSlice]]
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """The places to search, without repeats. Messages found there must still be compared with the
-    keys.
+    """The places to search, without repeats. Messages found there must still be compared with the keys.
 
     `hits` are single entries in log order. `gaps` are log ranges that no index file covers, for the
     queues in `indexed`. `unindexed` are ranges of queues that are not in the index. `unlisted` are the
@@ -39,8 +38,7 @@ class KeyPlan:
     unlisted: Mapping[int, str]
 
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
-        """The ranges to scan: those in gaps of the index, and those of queues that are not in the
-        index."""
+        """The ranges to scan: those in gaps of the index, and those of queues that are not in the index."""
         gaps = (LogSlice(low, high, high - low) for low, high in self.gaps)
         in_gaps = (part for gap in gaps for part in pieces_of(self.indexed, gap, offset_at_log))
         return joined_ranges((*self.unindexed, *in_gaps))
@@ -146,8 +144,7 @@ def _said_places(
 def _entries_at(
     store: MessageStore, parts: _Parts, log_offset: int, said: QueueSlice | None
 ) -> list[QueueSlice]:
-    """The entries in `parts` that point to the record at a log offset. `said`: the entry that it
-    names."""
+    """The entries in `parts` that point to the record at a log offset. `said`: the entry that it names."""
     slices = []
     if said is not None:
         # The entry is nearly always there, so one look-up replaces several per queue.

@@ -61,8 +61,7 @@ _MACROS = (
 class TableDataset(LazyDataset):
     """A table of several stores, one after the other. Each scan makes the rows again.
 
-    `on_damage`: gets the errors of messages that a table about them leaves out; without it they are
-    raised.
+    `on_damage`: gets the errors of messages that a table about them leaves out; without it they are raised.
     """
 
     def __init__(

@@ -205,10 +205,7 @@ class QueueCounters:
 
 
 class TimesBack:
-    """Counts messages that are stored at an earlier time than one before them in their queue.
-
-    It looks at the store times that a writer is given, in order of the log.
-    """
+    """Counts messages that are given an earlier store time than one before them in their queue."""
 
     def __init__(self, last_of: Callable[[QueueId], int]) -> None:
         """`last_of`: the store time (ms) of the last message that a queue has so far; 0 if not known."""

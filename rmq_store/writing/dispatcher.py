@@ -89,8 +89,7 @@ class Dispatcher:
     def write_entries(self, headers: Headers) -> None:
         """Write queue entries before index entries: a reader may briefly miss a key, never a message.
 
-        The same records can be passed again after a failure: queues and index skip those that they
-        have.
+        The same records can be passed again after a failure: queues and index skip those that they have.
         """
         records = DecodedRecords.of(headers)
         self._write(

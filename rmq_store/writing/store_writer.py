@@ -184,9 +184,8 @@ class StoreWriter:
     ) -> StoreWriter:
         """Create a store in a new or empty folder; `release`: the broker release to write as.
 
-        `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); the broker's
-        defaults apply. Raises TargetExistsError if the folder has content, AccessError,
-        StoreLockedError.
+        `config`: the broker's names (StoreConfig, a mapping, or a broker.conf); the broker's defaults apply.
+        Raises TargetExistsError if the folder has content, AccessError, StoreLockedError.
         """
         settings, traits, root = StoreConfig.of(config), dialect(release), Path(path)
         refuse_uri(os.fspath(path))
@@ -475,8 +474,7 @@ class StoreWriter:
     # --- closing ------------------------------------------------------------------------------------
 
     def sign(self, content: bytes) -> None:
-        """Write 4 bytes to the lock file, which stay until another writer or a broker opens the
-        store."""
+        """Write 4 bytes to the lock file, which stay until another writer or a broker opens the store."""
         self._lock.sign(content)
 
     def abandon(self) -> None:
@@ -491,10 +489,7 @@ class StoreWriter:
 
     @contextmanager
     def watching_times(self, path: str | os.PathLike[str]) -> Iterator[None]:
-        """Warn at the end if store times that are given inside go back within a queue.
-
-        `path`: where the store will be.
-        """
+        """Warn at the end if given store times go back within a queue. `path`: where the store will be."""
         stops = {queue: self._offsets.next_of(queue) for queue in list(self._offsets)}
         files, log = QueueFolders(self.path, self.config), self._written_log()
 
