@@ -154,11 +154,8 @@ def read_messages(
             part.start, part.stop, limits=scan.limits, include_unqueued=unqueued, **how
         )
         return
-    how |= {
-        "check_ends": False,
-        "log_order": log_order,
-        "compacted": options.sees_compacted,
-    }  # a share of its own reports what is missing there
+    # A share of its own reports what is missing at the ends.
+    how |= {"check_ends": False, "log_order": log_order, "compacted": options.sees_compacted}
     for slices in pieces_of_share(scan, share, store):
         yield from store.read_slices(slices, verify_queue=options.verify_queue, **how)
 

@@ -38,6 +38,9 @@ class Target:
     broker_conf: str | None = None
 
 
+Opened = tuple[Target, MessageStore]
+
+
 @dataclass(frozen=True, slots=True)
 class UnavailableStore:
     """A store that could not be opened and was left out (unavailableStores=skip)."""
@@ -117,15 +120,13 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
     return {name: str(path) for name, path in confs.items()}
 
 
-def open_all(
-    options: ScanOptions,
-) -> tuple[list[tuple[Target, MessageStore]], list[UnavailableStore]]:
+def open_all(options: ScanOptions) -> tuple[list[Opened], list[UnavailableStore]]:
     """Open every store. Returns the opened stores, which the caller closes, and those left out.
 
     Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
     InvalidArgumentError if two stores have the same name or none is left.
     """
-    opened: list[tuple[Target, MessageStore]] = []
+    opened: list[Opened] = []
     left_out: list[UnavailableStore] = []
     last: StoreError | None = None
     try:
@@ -174,9 +175,7 @@ def _stores_advice(paths: Sequence[str]) -> str:
     return f"Name them: option stores = {json.dumps(example)}"
 
 
-def _in_turn(
-    opened: Iterable[tuple[Target, MessageStore]],
-) -> Iterator[tuple[Target, MessageStore]]:
+def _in_turn(opened: Iterable[Opened]) -> Iterator[Opened]:
     """The opened stores, of which only the one in use has files open: there may be thousands."""
     for target, store in opened:
         yield target, store

@@ -134,9 +134,8 @@ def plan_partitions(
     is_one_slice = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
     is_one_slice = is_one_slice and max_entries is None
     most = QUEUES_OF_ONE_SLICE if is_one_slice else QUEUES_IN_ALL
-    samples = (
-        len(parts) if is_one_slice else SAMPLES_IN_ALL
-    )  # the first entry of each, and the last
+    # Of one slice the first entry of each range, and the last.
+    samples = len(parts) if is_one_slice else SAMPLES_IN_ALL
     if selected_bytes is not None:
         expected = max(min_slices, -(-selected_bytes // target_bytes))
         enough = max(SAMPLES_OF_ONE_SLICE * expected, LEAST_SAMPLES_OF_A_QUEUE * len(parts))

@@ -105,9 +105,7 @@ class Answer:
 
     rows: pa.RecordBatchReader | None
     plan: str | None = None  # of EXPLAIN, as DuckDB draws it
-    explained: Explained | None = (
-        None  # what EXPLAIN says of the stores; EXPLAIN ANALYZE reads them
-    )
+    explained: Explained | None = None  # of EXPLAIN, what it says of the stores; with ANALYZE none
 
 
 class StoreDatabase:

@@ -90,12 +90,8 @@ class EncodedRecords(RecordFacts):
         )
         if any(len(column) != len(self) for column in columns):
             raise _contradiction("their columns differ in length")
-        counted = (
-            int(self.item_counts.sum()) == len(self.hashes) and not (self.item_counts < 0).any()
-        )
-        sized = int(self.total.sum()) == len(self.data) and bool(
-            (self.total >= self._least()).all()
-        )
+        counted = int(self.item_counts.sum()) == len(self.hashes) and (self.item_counts >= 0).all()
+        sized = int(self.total.sum()) == len(self.data) and (self.total >= self._least()).all()
         known = int(self.topic_code.min()) >= 0 and int(self.topic_code.max()) < len(self.topics)
         if not (counted and sized and known and int(self.queue_id.min()) >= 0):
             raise _contradiction("their sizes, topics, queues or keys do not add up")
