@@ -99,19 +99,6 @@ def _to_place(stored: Mapping[str, Any]) -> StorePlace:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """What a micro-batch wants of each queue. Plain data, so that executors can use it."""
-
-    selected: LogLimits
-    first_offsets: Mapping[QueueId, int]
-
-    def __call__(self, queue: QueueId) -> QueueLimits | None:
-        if self.selected(queue) is None:
-            return None
-        return QueueLimits(first_offset=self.first_offsets.get(queue, 0))
-
-
 class Follower:
     """Finds the places of a stream. Opens each store without its queues, as it is now.
 
@@ -338,13 +325,13 @@ class Follower:
                 on_damage=lambda error: None,
             )
 
-    def limits(self, store: MessageStore, first: StorePlace) -> StreamLimits:
+    def limits(self, store: MessageStore, first: StorePlace) -> LogLimits:
         """What a micro-batch that starts at a place wants of each queue."""
-        without_start = replace(
-            self.options, since=None, starting_offsets=ByQueue(), starting_timestamps=ByQueue()
+        starts = ByQueue(first.first_offsets)
+        from_place = replace(
+            self.options, since=None, starting_offsets=starts, starting_timestamps=ByQueue()
         )
-        wanted = WantedQueues.of(store, without_start)
-        return StreamLimits(LogLimits(wanted), first.first_offsets)
+        return LogLimits(WantedQueues.of(store, from_place))
 
 
 def _moved(store: MessageStore, before: StorePlace, end: int) -> StorePlace:
