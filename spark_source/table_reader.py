@@ -4,8 +4,8 @@ a query."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -234,23 +234,15 @@ def _ranges_row(scan: StoreScan, share: Share, store: MessageStore) -> Row:
 _FORMAT = "v1"
 
 
-@dataclass(frozen=True, slots=True)
-class QueryProgress:
-    """The last micro-batch of a query that is committed, and the last one that is planned.
-
-    `places`: up to where the committed ones go, by broker name, for each of the query's sources that
-    is a stream of rmqstore.
-    """
-
-    committed: int | None
-    planned: int | None
-    places: tuple[dict[str, StorePlace], ...]
+Progress = tuple[int | None, int | None, list[dict[str, StorePlace]]]
 
 
-def read_progress(folder: str) -> QueryProgress:
-    """What a query has done, by its checkpoint folder, on a local or mounted disk.
+def read_progress(folder: str) -> Progress:
+    """The last micro-batch of a query that is committed, the last one that is planned, and up to where the
+    committed ones go, by broker name, for each of the query's sources that is a stream of rmqstore.
 
-    Raises InvalidArgumentError for another folder, and for one that another source wrote.
+    `folder`: its checkpoint, on a local or mounted disk. Raises InvalidArgumentError for another folder,
+    and for one that another source wrote.
     """
     offsets, commits = Path(folder, "offsets"), Path(folder, "commits")
     if not offsets.is_dir():
@@ -262,16 +254,15 @@ def read_progress(folder: str) -> QueryProgress:
     planned = _numbers(offsets)
     # Spark deletes old offsets before their commits.
     committed = max(set(_numbers(commits)) & set(planned), default=None)
-    if committed is None:
-        return QueryProgress(None, max(planned, default=None), ())
-    return QueryProgress(committed, max(planned), _places(folder, offsets / str(committed)))
+    places = [] if committed is None else _places(folder, offsets / str(committed))
+    return committed, max(planned, default=None), places
 
 
 def _numbers(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
 
 
-def _places(folder: str, file: Path) -> tuple[dict[str, StorePlace], ...]:
+def _places(folder: str, file: Path) -> list[dict[str, StorePlace]]:
     try:
         version, _, *sources = file.read_text().splitlines()
     except OSError as error:
@@ -298,7 +289,7 @@ def _places(folder: str, file: Path) -> tuple[dict[str, StorePlace], ...]:
             "this query does not read a stream of rmqstore",
             "Give the checkpoint folder of a query that does",
         )
-    return tuple(places)
+    return places
 
 
 def _refused(path: str, reason: str, advice: str) -> InvalidArgumentError:
@@ -311,28 +302,21 @@ def progress_rows(options: ScanOptions) -> Iterator[Row]:
     Raises as `read_progress`, and the errors of opening a store.
     """
     assert options.checkpoint is not None
-    progress = read_progress(options.checkpoint)
+    committed, planned, places_of_sources = read_progress(options.checkpoint)
     follower = Follower(options, StreamOptions())
     stores = follower.targets()
-    for places in progress.places or ({},):
+    for places in places_of_sources or ({},):
         for name in sorted({*stores, *places}):
-            look = partial(_of_store, follower, name, stores.get(name), places, progress)
-            yield {
-                "brokerName": name,
-                "batchId": progress.committed,
-                "plannedBatchId": progress.planned,
-                **again_if_expired(look),
-            }
+            known, begins = places.get(name), committed is None
+            look = partial(_of_store, follower, name, stores.get(name), known, begins)
+            batches = {"batchId": committed, "plannedBatchId": planned}
+            yield {"brokerName": name, **batches, **again_if_expired(look)}
 
 
 def _of_store(
-    follower: Follower,
-    name: str,
-    target: Target | None,
-    places: Mapping[str, StorePlace],
-    progress: QueryProgress,
+    follower: Follower, name: str, target: Target | None, known: StorePlace | None, begins: bool
 ) -> Row:
-    known = places.get(name)
+    """`known`: the place up to which the query has gone; `begins`: it has committed nothing yet."""
     given = None if known is None else known.place.offset
     if target is None:
         return {"logOffset": given, "problem": "the store is gone"}
@@ -346,8 +330,8 @@ def _of_store(
         start = store.log.start if known is None or "problem" in row else known.place.offset
         end = follower.follower_of(name, target).end(store.log, start)
         row["logEnd"] = end
-        if "problem" in row or (known is None and progress.committed is None):
-            return row  # nothing says where a query begins that has committed nothing yet
+        if "problem" in row or (known is None and begins):
+            return row  # nothing says where the query begins
         row["bytesBehind"] = end - start
         if known is not None:
             row["storeTimestamp"] = time_before(store.log, start)
