@@ -24,7 +24,6 @@ from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.check_names import TopicWithoutQueueError
 from rmq_store.scan.parse_options import ScanOptions, parse_options
 from rmq_store.scan.scan import Scan
-from rmq_store.scan.tasks import Task
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns, spark_schema
 from spark_source.spark_words import plain_errors, settle_reading_worker, without_traceback
 from spark_source.streaming.stream_options import as_batch, parse_stream_options
@@ -43,16 +42,8 @@ _KEPT_BY_SPARK = (
 _FILTER_TEXT = 300  # characters: a filter may list thousands of values
 
 
-class LogPartition(InputPartition):
-    """A task of a scan as a Spark partition."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.task = task
-
-
 class RmqStoreReader(DataSourceReader):
-    """Plans a scan on the driver, and reads a task of it in each partition."""
+    """Plans a scan on the driver, and reads a task of it, the partition's value, in each partition."""
 
     def __init__(self, scan: Scan, schema: StructType) -> None:
         permissive = any(store.options.mode == PERMISSIVE for store in scan.stores)
@@ -87,18 +78,18 @@ class RmqStoreReader(DataSourceReader):
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        return [LogPartition(task) for task in self.scan.plan(self.columns)]
+        return [InputPartition(task) for task in self.scan.plan(self.columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of a task. A query has no order of its own."""
         # If the scan has no task, Spark creates an empty partition.
-        if not isinstance(partition, LogPartition):
+        if partition.value is None:
             return
         settle_reading_worker()
         with plain_errors():
-            batches = self.scan.read(partition.task, self.columns, log_order=False)
+            batches = self.scan.read(partition.value, self.columns, log_order=False)
             schema = arrow_schema_for(self.spark_schema)
-            yield from all_to_spark(batches, schema, ahead=self.scan.is_far(partition.task))
+            yield from all_to_spark(batches, schema, ahead=self.scan.is_far(partition.value))
 
 
 class UnsupportedOperationError(StoreError):

@@ -62,17 +62,11 @@ def table_schema(name: str) -> StructType:
     )
 
 
-class TablePartition(InputPartition):
-    """A partition of a table: the rows of some stores, or of shares of their messages, or given rows."""
-
-    def __init__(self, shares: tuple[Share, ...] = (), rows: list[Row] | None = None) -> None:
-        super().__init__(shares)
-        self.shares = shares
-        self.rows = rows
-
-
 class TableReader(DataSourceReader):
-    """Reads a table about the stores of a query."""
+    """Reads a table about the stores of a query.
+
+    A partition has the task, for the rows of some stores or of shares of their messages, or the rows.
+    """
 
     def __init__(self, scan: Scan, name: str, schema: StructType) -> None:
         own = table_schema(name)
@@ -90,10 +84,10 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions of whole stores; for `usage` and `damage`, which read messages, of shares."""
         if self.table == PLAN:
-            return [TablePartition(rows=list(plan_rows(self.scan)))]
+            return [InputPartition(list(plan_rows(self.scan)))]
         if self.table == STREAM:
             rows = [row for store in self.scan.stores[:1] for row in progress_rows(store.options)]
-            return [TablePartition(rows=rows)]
+            return [InputPartition(rows)]
         if self.table == DIFF:
             if len(self.scan.stores) != 2:
                 raise InvalidArgumentError(
@@ -101,7 +95,7 @@ class TableReader(DataSourceReader):
                     actual=f"{len(self.scan.stores)} stores",
                     advice='Give both: option("stores", \'{"master": "/data/a", "slave": "/data/b"}\')',
                 )
-            return [TablePartition((Share(0),))]
+            return [InputPartition((Share(0),))]
         if self.table == DAMAGE:
             shares = shares_of(self.scan.stores, ("body",))
             shares += reporting_shares(self.scan.stores, verify=True)
@@ -113,17 +107,15 @@ class TableReader(DataSourceReader):
                 Share(n, log_bytes=snapshot.log_end - snapshot.log_start)
                 for n, snapshot in snapshots
             ]
-        return [TablePartition(task) for task in tasks_of(self.scan.stores, shares)]
+        return [InputPartition(task) for task in tasks_of(self.scan.stores, shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
-        if not isinstance(partition, TablePartition):
-            return
         table = TABLES[self.table]
-        if partition.rows is not None:
-            yield from self._batches(table.pieces_of_rows("", partition.rows))
+        if self.table in (PLAN, STREAM):
+            yield from self._batches(table.pieces_of_rows("", partition.value))
             return
-        for share in partition.shares:
+        for share in partition.value or ():  # without stores, Spark creates an empty partition
             scan = self.scan.stores[share.store]
             with plain_errors(), scan.store.open() as store:
                 yield from self._batches(self._pieces(table, scan, share, store))
@@ -158,10 +150,9 @@ def _slices_of(scan: StoreScan, share: Share, store: MessageStore) -> list[Queue
 
 
 def _damage_of(scan: StoreScan, share: Share, store: MessageStore) -> Iterator[Row]:
-    options = replace(scan.options, tags=None, keys=None, unwrap_batches=False)
     met: list[StoreError] = []
-    columns = ("commitLogOffset", "body")
-    unfiltered = replace(scan, options=options)
+    options = replace(scan.options, tags=None, keys=None, unwrap_batches=False)
+    unfiltered, columns = replace(scan, options=options), ("commitLogOffset", "body")
     for _ in read_messages(unfiltered, share, store, columns, met.append):
         yield from map(damage_row, met)
         met.clear()

@@ -27,7 +27,6 @@ from rmq_store.scan.scan import Scan, Target
 from rmq_store.scan.tasks import PinnedStore, Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Assignment, Selection, WantedQueues
-from rmq_store.snapshot.ranges import LogSlice
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (
@@ -38,14 +37,6 @@ from spark_source.streaming.micro_batch_ends import (
     to_dict,
 )
 from spark_source.streaming.stream_options import StreamOptions
-
-
-class StreamPartition(InputPartition):
-    """A slice of the log of one store."""
-
-    def __init__(self, scan: Scan, piece: LogSlice) -> None:
-        super().__init__((scan, piece))
-        self.scan, self.task = scan, (Share(0, piece),)
 
 
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -139,7 +130,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _slices(
         self, name: str, target: Target, first: StorePlace, last: StorePlace
-    ) -> Iterator[StreamPartition]:
+    ) -> Iterator[InputPartition]:
+        """Partitions of one store: each has a scan and its task, a slice of the log."""
         start, stop, mark = first.place.offset, last.place.offset, last.place.first
         with self.follower.open(name, target) as store:
             if start < store.log.start:
@@ -159,13 +151,12 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start, stop, self.options.max_bytes_per_partition, self.options.min_partitions
         )
         for piece in pieces:
-            yield StreamPartition(scan, piece)
+            yield InputPartition((scan, (Share(0, piece),)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one slice, in log order. Runs on an executor."""
-        assert isinstance(partition, StreamPartition)
         settle_reading_worker()
-        scan, task = partition.scan, partition.task
+        scan, task = partition.value
         schema = arrow_schema_for(self.spark_schema)
         with plain_errors():
             batches = scan.read(task, self.columns)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES
@@ -19,7 +20,7 @@ from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import Scan
 from rmq_store.scan.tasks import Share
 from rmq_store.snapshot.ranges import LogSlice
-from spark_source.source import LogPartition, RmqStoreReader, RmqStoreSource
+from spark_source.source import RmqStoreReader, RmqStoreSource
 from spark_source.spark_types import spark_schema
 from tests.support.damage import write_at
 from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, user_topic
@@ -199,7 +200,7 @@ def test_the_first_batch_of_a_partition_is_small(golden: Golden) -> None:
     reader = RmqStoreReader(
         Scan.of(parse_options({"path": golden("clean-5.5.0").path})), spark_schema()
     )
-    first = next(iter(reader.read(LogPartition((Share(0, LogSlice(None, None, 0)),)))))
+    first = next(iter(reader.read(InputPartition((Share(0, LogSlice(None, None, 0)),)))))
     assert 0 < first.num_rows <= 256
 
 
