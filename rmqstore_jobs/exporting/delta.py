@@ -72,9 +72,7 @@ def with_delta(builder: SparkSession.Builder) -> SparkSession.Builder:
         raise DeltaUnavailableError(reason="the package delta-spark is not installed", advice=_HOW)
     from delta import configure_spark_with_delta_pip
 
-    made: SparkSession.Builder = configure_spark_with_delta_pip(builder)
-    for name, value in _SETTINGS.items():
-        made = made.config(name, value)
+    made: SparkSession.Builder = configure_spark_with_delta_pip(builder).config(map=_SETTINGS)
     return made
 
 
