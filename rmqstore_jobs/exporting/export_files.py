@@ -192,9 +192,8 @@ class WaveFiles:
         damage = _NotedDamage(store, scan)
         name = f"{self.number:06d}-{number:05d}.{self.format}"
         files = _Files(Path(self.staging), name, partial(_File, self.format, self.charset))
-        fields = list(arrow_schema(columns))
-        if scan.options.mode == PERMISSIVE:
-            fields = [field.with_nullable(True) for field in fields]
+        permissive = scan.options.mode == PERMISSIVE
+        fields = (f.with_nullable(f.nullable or permissive) for f in arrow_schema(columns))
         schema = pa.schema([*fields, pa.field(DAY, pa.date32())])
         for batch in read_share(scan, part, store, columns, damage):
             # That of storeTimestamp, in UTC.
