@@ -98,10 +98,6 @@ MIN_SHARE_BYTES = 4 << 20
 MAX_SHARE_BYTES = 32 << 20
 
 
-def _as_batches(store: MessageStore, number: int, rows: Batches) -> list[pa.RecordBatch]:
-    return list(rows)
-
-
 def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
     """Undo what an interrupted run appended after its last whole wave. Raises JournalError if the target is
     missing, or if another process has opened it since."""
@@ -302,7 +298,7 @@ class LocalReplay(ReplayCall):
         def read(wave: LogSlice) -> Handled[list[pa.RecordBatch]]:
             return self._handled(
                 pieces_in(self.read, wave),
-                _as_batches,
+                lambda store, number, rows: list(rows),
                 columns_for_store(self.spec),
                 share_bytes=share_bytes,
                 selected_bytes=wave.selected_bytes,
