@@ -300,9 +300,8 @@ class GrpcClient:
             self._configuration = rocketmq.ClientConfiguration(
                 endpoints, credentials, request_timeout=REQUEST_SECONDS
             )
-            producer = rocketmq.Producer(self._configuration, [], tls_enable=access.tls)
-            producer.startup()
-            self._producer = producer
+            self._producer = rocketmq.Producer(self._configuration, [], tls_enable=access.tls)
+            self._producer.startup()
 
     def prepare(self, row: Row) -> Any:
         """The client's message. Raises RefusedMessage with the client's own reason."""
