@@ -175,9 +175,11 @@ class Job(Command):
 
 def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
     """The verdict on the store of a job. Raises DataLossError for damage, unless the job leaves that out."""
-    names = {"brokerName": "broker_name", "brokerConf": "broker_conf"}
-    options = {name: given.get(name) or given.get(other) for name, other in names.items()}
-    options["storageOptions"] = given.get("storageOptions")
+    options = {
+        "brokerName": given.get("brokerName") or given.get("broker_name"),
+        "brokerConf": given.get("brokerConf") or given.get("broker_conf"),
+        "storageOptions": given.get("storageOptions"),
+    }
     pinned = pinned_store(given["store"], {k: v for k, v in options.items() if v is not None})
     with pinned.open() as store, Progress("verify") as progress:
         engine = processes_for(store) if spark is None else SparkEngine(spark)
