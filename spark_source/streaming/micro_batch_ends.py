@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -73,10 +73,9 @@ def from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
 
 
 def _of_place(place: StorePlace) -> dict[str, Any]:
+    marks = {"before": place.place.before, "first": place.place.first}
     values: dict[str, Any] = {"log": place.place.offset}
-    for name, mark in (("before", place.place.before), ("first", place.place.first)):
-        if mark is not None:
-            values[name] = [mark.start, mark.stop, mark.digest]
+    values |= {name: astuple(mark) for name, mark in marks.items() if mark is not None}
     if place.since is not None:
         values["since"] = place.since
     if place.first_offsets:
