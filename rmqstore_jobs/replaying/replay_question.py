@@ -84,8 +84,7 @@ def property_map(batch: pa.RecordBatch) -> pa.MapArray:
 
 
 def _is_light(batch: pa.RecordBatch) -> Mask:
-    light: Mask = pc.starts_with(batch["topic"], LMQ_PREFIX).to_numpy(zero_copy_only=False)
-    return light
+    return np.asarray(pc.starts_with(batch["topic"], LMQ_PREFIX))
 
 
 def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
@@ -130,8 +129,7 @@ def _in_the_map(batch: pa.RecordBatch, without: tuple[str, ...]) -> pa.MapArray:
 
 
 def _is_one_of(names: pa.Array, wanted: tuple[str, ...]) -> Mask:
-    mask: Mask = pc.is_in(names, pa.array(wanted)).to_numpy(zero_copy_only=False)
-    return mask
+    return np.asarray(pc.is_in(names, pa.array(wanted)))
 
 
 def _as_text(column: pa.Array) -> pa.Array:

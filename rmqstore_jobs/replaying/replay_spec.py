@@ -90,8 +90,7 @@ class ReplaySpec:
         for name in ("source", "to_store", "to_parquet", "failed"):
             if plain[name] is not None:
                 plain[name] = real_path(plain[name])
-        loaded: dict[str, Any] = json.loads(json.dumps(plain))
-        return loaded
+        return dict(json.loads(json.dumps(plain)))
 
 
 # Fields that decide how rows are found and sent, but not which rows.
