@@ -60,9 +60,8 @@ def struct_field(column: Column, *, nullable: bool = False) -> StructField:
 
     `nullable`: the field can be null even if every message has a value.
     """
-    metadata = {"comment": column.meaning}
-    can_be_null = column.nullable or nullable
-    return StructField(column.name, SPARK_TYPES[column.type], can_be_null, metadata)
+    kind, comment = SPARK_TYPES[column.type], {"comment": column.meaning}
+    return StructField(column.name, kind, column.nullable or nullable, comment)
 
 
 def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = False) -> StructType:
@@ -106,8 +105,7 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
 
 def arrow_schema_for(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark derives from `schema`. Its columns must be checked before."""
-    fields = schema.fields
-    return pa.schema([pa.field(f.name, _arrow_type(f), f.nullable) for f in fields])
+    return pa.schema([pa.field(f.name, _arrow_type(f), f.nullable) for f in schema.fields])
 
 
 def _arrow_type(field: StructField) -> pa.DataType:
