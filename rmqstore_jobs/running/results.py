@@ -26,7 +26,7 @@ from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice
-from rmq_store.scan.tasks import StoreScan
+from rmq_store.scan.tasks import PinnedStore, StoreScan
 from rmq_store.tables import TABLES
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress
@@ -81,12 +81,6 @@ def provenance_of(
     pinned, snapshot = scan.store, scan.store.snapshot
     since, until = scan.options.times
     times = {"startingTimestamp": since, "since": since, "endingTimestamp": until, "until": until}
-    files: list[FileSum] = []
-    if checksums:
-        with pinned.open() as store:
-            table = TABLES["files"].of(store)
-        sizes = zip(table["path"].to_pylist(), table["size"].to_pylist(), strict=True)
-        files = _sums_of(spark, {p: size for p, size in sizes if shadow_of(p) or os.path.isfile(p)})
     return Provenance(
         store=real_path(pinned.path),
         broker_name=pinned.broker_name,
@@ -97,21 +91,25 @@ def provenance_of(
             for name, value in options.items()
         },
         version=version("rmqstore"),
-        files=tuple(files),
+        files=_sums_of(spark, pinned) if checksums else (),
     )
 
 
-def _sums_of(spark: Session, sizes: Mapping[str, int]) -> list[FileSum]:
-    """Size and SHA-256 of files, computed by executors or here. Raises their errors."""
-    if spark is None or not sizes:
-        sums = []
-        with Progress("checksums", sum(sizes.values())) as progress:
-            for path in sizes:
-                sums.append(file_sum(path))
-                progress(sums[-1].size)
-        return sums
-    tasks = -(-len(sizes) // _FILES_A_TASK)
-    return list(spark.sparkContext.parallelize(list(sizes), tasks).map(file_sum).collect())
+def _sums_of(spark: Session, pinned: PinnedStore) -> tuple[FileSum, ...]:
+    """Size and SHA-256 of the files of a store, computed by executors or here. Raises their errors."""
+    with pinned.open() as store:
+        files = TABLES["files"].of(store).select(["path", "size"]).to_pylist()
+    files = [file for file in files if shadow_of(file["path"]) or os.path.isfile(file["path"])]
+    paths = [file["path"] for file in files]
+    if spark is not None and paths:
+        tasks = -(-len(paths) // _FILES_A_TASK)
+        return tuple(spark.sparkContext.parallelize(paths, tasks).map(file_sum).collect())
+    sums = []
+    with Progress("checksums", sum(file["size"] for file in files)) as progress:
+        for path in paths:
+            sums.append(file_sum(path))
+            progress(sums[-1].size)
+    return tuple(sums)
 
 
 def file_sum(path: str) -> FileSum:

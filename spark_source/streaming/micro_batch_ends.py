@@ -21,7 +21,6 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import (
     LogFollower,
     LogPlace,
-    QueueLimits,
     dispatched_end,
     end_by_bytes,
     end_by_rows,
