@@ -15,7 +15,7 @@ from rmq_store.errors import CorruptConfigError, StoreError, printable, shown_pa
 from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, is_index_name
 from rmq_store.markers import Checkpoint, LockState, lock_state, was_closed
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import iso_time

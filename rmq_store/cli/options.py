@@ -189,7 +189,7 @@ def time_range(
     stores: Sequence[MessageStore], begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
     """The times of --since and --until in ms; the newest message of all stores fixes a relative one."""
-    from rmq_store.search.log_by_time import newest_time
+    from rmq_store.search.log_partitions import newest_time
 
     return fixed_range(begin, end, partial(newest_time, stores))
 
@@ -202,7 +202,7 @@ def warn_of(store: MessageStore) -> None:
 
 def time_in(store: MessageStore, given: Time | None) -> int | None:
     """A time in ms; one relative to the newest message is fixed by the store's."""
-    from rmq_store.search.log_by_time import newest_time
+    from rmq_store.search.log_partitions import newest_time
 
     return fixed_time(given, partial(newest_time, [store]))
 

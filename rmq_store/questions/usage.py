@@ -18,8 +18,12 @@ from rmq_store.format.byte_layout import Ints
 from rmq_store.format.queues import Entries, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress, ignore
-from rmq_store.search.log_by_time import log_offsets_since, times_in_order
-from rmq_store.search.log_partitions import bytes_between, offset_steps
+from rmq_store.search.log_partitions import (
+    bytes_between,
+    log_offsets_since,
+    offset_steps,
+    times_in_order,
+)
 from rmq_store.store import MessageStore
 from rmq_store.tables.queues import usage_row, usage_rows
 from rmq_store.tables.table import Row, all_ranges

@@ -24,7 +24,7 @@ from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.tasks import PinnedStore, StoreScan, Task, reporting_shares, shares_of, tasks_of
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import LogLimits, WantedQueues, select_ranges
 from rmq_store.snapshot.snapshot import collector_paused
 

@@ -35,7 +35,7 @@ from rmq_store.markers import (
 )
 from rmq_store.reading.query import OnDamage
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,

@@ -32,8 +32,7 @@ from rmq_store.format.topics import (
     TIMER_TOPIC,
 )
 from rmq_store.reading.query import OnDamage
-from rmq_store.search.log_by_time import newest_time
-from rmq_store.search.log_partitions import joined_ranges
+from rmq_store.search.log_partitions import joined_ranges, newest_time
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     Copy,

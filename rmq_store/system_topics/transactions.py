@@ -20,7 +20,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Ints
 from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.reading.query import OnDamage
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     Copy,

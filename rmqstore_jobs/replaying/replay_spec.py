@@ -18,7 +18,7 @@ from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.text import times
 from rmq_store.text.times import RelativeTime, Time
 from rmqstore_jobs.running.failures import refuse_if

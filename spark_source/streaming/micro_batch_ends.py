@@ -28,7 +28,7 @@ from rmq_store.reading.log_reader import (
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Target, require_one_name_each, targets
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import ByQueue, LogLimits, WantedQueues, first_offsets
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptConfigError
-from rmq_store.search.log_by_time import newest_time
+from rmq_store.search.log_partitions import newest_time
 from rmq_store.system_topics.delayed_messages import delayed_messages
 from tests.support.counted_store import CountedStore
 from tests.support.counted_tables import scheduled
