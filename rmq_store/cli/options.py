@@ -214,7 +214,7 @@ def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[
 
 def group_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
     """For completion: the consumer groups of the store typed so far."""
-    from rmq_store.search.known_names import known_groups
+    from rmq_store.search.selection import known_groups
 
     return _completed(ctx, typed, lambda store: sorted(known_groups(store)))
 

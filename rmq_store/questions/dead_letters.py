@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX, FIRST_POP, RETRY_PREFIX, origin_topic, times_given
 from rmq_store.questions.answer_by_shares import OnProgress, ignore
-from rmq_store.search.known_names import require_group, require_topic
+from rmq_store.search.selection import require_group, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 

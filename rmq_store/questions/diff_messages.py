@@ -25,8 +25,8 @@ from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import Engine, OnProgress, StoreSource, ask, processes_for
 from rmq_store.reading.query import OnDamage
-from rmq_store.search.known_names import require_topic
 from rmq_store.search.log_partitions import parts_along_log
+from rmq_store.search.selection import require_topic
 from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 

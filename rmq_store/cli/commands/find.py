@@ -301,9 +301,9 @@ def trace(
         rmqstore trace /data/store ORDER_1674 --topic retrying
     """
     from rmq_store.questions.trace import trace as lives_of
-    from rmq_store.search.known_names import require_topic
     from rmq_store.search.message_history import one_error_a_place
     from rmq_store.search.plan_key_search import where_it_was
+    from rmq_store.search.selection import require_topic
 
     with at.open() as opened:
         if topic is not None:

@@ -109,7 +109,7 @@ def _popped_where_some(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
 def _unknown_lag(store: MessageStore, *, is_asked: bool) -> list[str]:
     """Only a note where no group is: a store without consumers has no file of offsets."""
     from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
-    from rmq_store.search.known_names import users_groups
+    from rmq_store.search.selection import users_groups
     from rmq_store.verify.config_against_store import taken_by_broker
 
     if has_consumer_offsets(store.path):

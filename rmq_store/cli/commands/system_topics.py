@@ -16,7 +16,7 @@ from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, bundle, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
-from rmq_store.search.known_names import require_group, require_topic
+from rmq_store.search.selection import require_group, require_topic
 from rmq_store.store import MessageStore
 from rmq_store.system_topics.open_state import expired_unfinished
 from rmq_store.tables import TABLES

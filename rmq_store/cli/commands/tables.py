@@ -149,7 +149,7 @@ def print_named(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from rmq_store.search.known_names import require_topic
+    from rmq_store.search.selection import require_topic
     from rmq_store.tables import TABLES
 
     with at.open() as opened:
