@@ -21,7 +21,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.files import parallel as sidebyside
-from rmq_store.search.plan_key_search import plan_keys
+from rmq_store.search.find_messages import plan_keys
 from rmq_store.tables.table import all_ranges
 from tests.support.slow_s3 import FarAway, s3_server, upload
 

@@ -31,9 +31,8 @@ from rmq_store.questions.trace import trace as lives_of
 from rmq_store.reading.query import ReadHow
 from rmq_store.report.section import Cell, Grid, Section, text
 from rmq_store.search.find_messages import find as find_by
-from rmq_store.search.find_messages import find_by_id
+from rmq_store.search.find_messages import find_by_id, where_it_was
 from rmq_store.search.message_history import MessageHistory
-from rmq_store.search.plan_key_search import where_it_was
 from rmq_store.search.selection import Search, selected_slices, stored_in_time
 from rmq_store.tables.queues import QUEUES, queue_rows
 from rmq_store.text.bodies import (

@@ -28,8 +28,8 @@ from rmq_store.reading.query import (
     number,
     several,
 )
+from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import newest_time, parts_along_log
-from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
 from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time

@@ -15,6 +15,7 @@ from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.reading.log_reader import Limits
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import (
     bins_of_queues,
     cut_to_entries,
@@ -23,7 +24,6 @@ from rmq_store.search.log_partitions import (
     prefetched_entry_at,
     stretches_of,
 )
-from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.search.selection import WantedQueues
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of

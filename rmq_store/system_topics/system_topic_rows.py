@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
-from rmq_store.search.plan_key_search import plan_keys
+from rmq_store.search.find_messages import plan_keys
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.store import MessageStore
 

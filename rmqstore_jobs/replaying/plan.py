@@ -23,8 +23,8 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.tasks import StoreScan, cut_into_slices
+from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import offset_steps
-from rmq_store.search.plan_key_search import plan_keys
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.system_topics.open_state import OpenState, kind_of
 from rmqstore_jobs.replaying.replay_question import source_options

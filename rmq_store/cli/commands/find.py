@@ -166,8 +166,7 @@ def find(
     """
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
-    from rmq_store.search.find_messages import find_by_id
-    from rmq_store.search.plan_key_search import where_it_was
+    from rmq_store.search.find_messages import find_by_id, where_it_was
     from rmq_store.search.selection import Search
 
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
@@ -301,8 +300,8 @@ def trace(
         rmqstore trace /data/store ORDER_1674 --topic retrying
     """
     from rmq_store.questions.trace import trace as lives_of
+    from rmq_store.search.find_messages import where_it_was
     from rmq_store.search.message_history import one_error_a_place
-    from rmq_store.search.plan_key_search import where_it_was
     from rmq_store.search.selection import require_topic
 
     with at.open() as opened:
