@@ -21,9 +21,8 @@ from pyspark.sql.types import StructType
 from rmq_store import StoreError
 from rmq_store.errors import LOG, DataLossError
 from rmq_store.reading.query import PERMISSIVE
-from rmq_store.scan.check_names import TopicWithoutQueueError
 from rmq_store.scan.parse_options import ScanOptions, parse_options
-from rmq_store.scan.scan import Scan
+from rmq_store.scan.scan import Scan, TopicWithoutQueueError
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns, spark_schema
 from spark_source.spark_words import plain_errors, settle_reading_worker, without_traceback
 from spark_source.streaming.stream_options import as_batch, parse_stream_options

@@ -24,7 +24,7 @@ from rmq_store.errors import (
     OtherStoreError,
     UnsupportedStoreError,
 )
-from rmq_store.scan.check_names import TopicWithoutQueueError
+from rmq_store.scan.scan import TopicWithoutQueueError
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 from tests.support.damage import break_start, flip_in_log, write_at
