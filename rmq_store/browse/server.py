@@ -20,29 +20,27 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq_store.browse.messages import (
+from rmq_store.browse.page import Form, Page, Question, address, readable_text
+from rmq_store.browse.pages import (
     BODY_FORM,
     FIND_FORM,
+    GROUPS_FORM,
+    SQL_FORM,
     TOPIC_FORM,
     TRACE_FORM,
     as_json,
     body,
     find,
-    message,
-    topic,
-    trace,
-)
-from rmq_store.browse.page import Form, Page, Question, address, readable_text
-from rmq_store.browse.state_pages import (
-    GROUPS_FORM,
-    SQL_FORM,
     group,
     groups,
+    message,
     overview,
     plots,
     sql,
     table,
+    topic,
     topics,
+    trace,
 )
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.report.page import drawn_plots, templates

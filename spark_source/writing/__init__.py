@@ -3,5 +3,5 @@
 Tasks check rows (`rows_to_append`) and put them, mostly as encoded records, into files beside the target
 (`staging`). The driver appends them in one process (`commit`). What concerns the target alone, its lock
 and how a write that was killed is undone, is in `target`: a replay follows the same rules. Spark calls
-`writers` and `stream_writer`.
+`writers`.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bs4 import Tag
 
-from rmq_store.browse import messages
+from rmq_store.browse import pages
 from rmq_store.browse.page import before, messages_in, newest_slices
 from rmq_store.errors import StoreError
 from rmq_store.search.selection import Search, selected_slices
@@ -286,7 +286,7 @@ def test_a_message_does_not_wait_for_its_history(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an index, that is a search of the log, which a link leads to."""
-    monkeypatch.setattr(messages, "_MOST_UNINDEXED", -1)
+    monkeypatch.setattr(pages, "_MOST_UNINDEXED", -1)
     page = site.get("message", topic="orders", queue=0, offset=1)
     assert page.rows("fields")
     assert not page.rows("records-0")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.browse import messages, server
+from rmq_store.browse import pages, server
 from tests.browse.conftest import Site, served
 from tests.support.golden import Golden, unpack
 
@@ -134,8 +134,8 @@ def test_the_time_limit_ends_a_query_and_a_read(
         while True:
             yield from store.read_batches("orders")
 
-    monkeypatch.setattr(messages, "find_by", endless)
-    monkeypatch.setattr(messages, "ROWS", 1 << 62)
+    monkeypatch.setattr(pages, "find_by", endless)
+    monkeypatch.setattr(pages, "ROWS", 1 << 62)
     with served(golden(NAME).path, limit=2) as site:
         got = site.get(page, **{"sql": {"q": ENDLESS}, "find": {"text": "x"}}[page])
         assert got.status == 422
