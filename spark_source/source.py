@@ -189,7 +189,7 @@ class RmqStoreSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A writer of the micro-batches of a query, each of them once. Needs PySpark 4.1 or later."""
         try:
-            from spark_source.writing.stream_writer import RmqStoreStreamWriter
+            from spark_source.writing.writers import RmqStoreStreamWriter
         except ImportError:
             raise without_traceback(self._needs_newer("writing as a stream", "4.1")) from None
 
