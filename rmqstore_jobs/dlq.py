@@ -19,9 +19,8 @@ from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import refuse_if
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
-from rmqstore_jobs.running.source_options import source_options
+from rmqstore_jobs.running.source_options import scan_of, source_options
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
-from rmqstore_jobs.running.store_selection import scan_of
 
 DEFAULT_TOP = 100
 _MOST_LISTED = 1_000_000  # rows that --top keeps in memory

@@ -46,9 +46,14 @@ from rmqstore_jobs.exporting.manifest import (
 from rmqstore_jobs.running.failures import failure, refuse_if
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
 from rmqstore_jobs.running.results import Answer, provenance_of
-from rmqstore_jobs.running.source_options import QUEUE_OPTIONS, source_options, with_queues
+from rmqstore_jobs.running.source_options import (
+    QUEUE_OPTIONS,
+    pieces_in,
+    scan_of,
+    source_options,
+    with_queues,
+)
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
-from rmqstore_jobs.running.store_selection import pieces_in, scan_of
 
 DEFAULT_WAVE_BYTES = 8 << 30
 _MOST_NAMED = 5  # queues of earlier runs that a problem names

@@ -40,8 +40,8 @@ from rmqstore_jobs.exporting.manifest import (
     to_json,
 )
 from rmqstore_jobs.running.job_command import RANGES
+from rmqstore_jobs.running.source_options import range_options
 from rmqstore_jobs.running.spark_engine import started_by_spark_submit
-from rmqstore_jobs.running.store_selection import range_options
 
 APPLICATION = "rmqstore-export"
 _DAY_MS = 86_400_000

@@ -37,8 +37,8 @@ from rmqstore_jobs.replaying.replay_question import (
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure
+from rmqstore_jobs.running.source_options import pieces_in
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop, parallel_shares
-from rmqstore_jobs.running.store_selection import pieces_in
 
 REFUSED = pa.schema(
     {

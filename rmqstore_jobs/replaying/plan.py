@@ -30,7 +30,7 @@ from rmq_store.system_topics.open_state import OpenState, kind_of
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import AlreadyDoneError
-from rmqstore_jobs.running.store_selection import pieces_in
+from rmqstore_jobs.running.source_options import pieces_in
 from spark_source.writing.target import APPENDING, Begun
 
 

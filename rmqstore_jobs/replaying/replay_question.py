@@ -34,7 +34,7 @@ from rmq_store.scan.tasks import Share, StoreScan, cut_into_slices, reporting_sh
 from rmq_store.search.selection import stored_in_time
 from rmq_store.system_topics.open_state import kind_of
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
-from rmqstore_jobs.running.store_selection import options_of_queues, range_options
+from rmqstore_jobs.running.source_options import options_of_queues, range_options
 
 ORIGIN_PREFIX = "REPLAY_ORIGIN_"
 ORIGIN: Mapping[str, str] = {  # property -> column of the source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rmq_store.cli.options import SPARK, EngineArgs, StoreArgs
 from rmq_store.questions.answer_by_shares import Engine, StoreSource
 from rmqstore_jobs.running.failures import spark_errors_said
+from rmqstore_jobs.running.source_options import pinned_store
 from rmqstore_jobs.running.spark_engine import SparkEngine, builder_for, runs_on_spark
-from rmqstore_jobs.running.store_selection import pinned_store
 
 
 def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Engine] | None:

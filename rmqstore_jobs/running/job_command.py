@@ -30,9 +30,8 @@ from rmq_store.verify.verdict import Verdict
 from rmq_store.verify.verify_store import VerifyQuestion
 from rmqstore_jobs.running.failures import AlreadyDoneError, is_damage, spark_errors_said
 from rmqstore_jobs.running.results import JobResult
-from rmqstore_jobs.running.source_options import advice_in_shell_words
+from rmqstore_jobs.running.source_options import advice_in_shell_words, pinned_store
 from rmqstore_jobs.running.spark_engine import Session, SparkEngine, builder_for, runs_on_spark
-from rmqstore_jobs.running.store_selection import pinned_store
 
 EXIT_OK, EXIT_NOT_ALL, EXIT_REFUSED, EXIT_STOPPED = range(4)
 _EXIT_CODES = (

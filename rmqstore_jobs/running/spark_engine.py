@@ -18,7 +18,7 @@ from rmq_store.questions import answer_by_shares
 from rmq_store.questions.answer_by_shares import Answer, Engine, Part, Question, Share, StoreSource
 from rmq_store.text.sizes import size
 from rmqstore_jobs.running.failures import spark_errors_said
-from rmqstore_jobs.running.store_selection import log_of_store
+from rmqstore_jobs.running.source_options import log_of_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

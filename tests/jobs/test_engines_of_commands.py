@@ -17,8 +17,8 @@ from rmq_store import MessageStore
 from rmq_store.questions.answer_by_shares import ask
 from rmq_store.verify.verify_store import VerifyQuestion
 from rmqstore_jobs.running import spark_engine
+from rmqstore_jobs.running.source_options import pinned_store
 from rmqstore_jobs.running.spark_engine import engine_of
-from rmqstore_jobs.running.store_selection import pinned_store
 from tests.support.damage import flip_body
 from tests.support.golden import STORES, Golden, GoldenStore, unpack
 from tests.support.running.campaigns import some

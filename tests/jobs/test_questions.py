@@ -21,7 +21,7 @@ from rmq_store.questions.trace import trace as trace_of
 from rmq_store.questions.usage import UsageAnswer
 from rmqstore_jobs import dlq
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED
-from rmqstore_jobs.running.store_selection import scan_of
+from rmqstore_jobs.running.source_options import scan_of
 from tests.support.golden import Golden, GoldenStore, in_a_queue, messages_in, unpack
 from tests.support.running.commands import Done, call, complaint, objects
 from tests.support.running.screens import shown
