@@ -15,8 +15,7 @@ from rmq_store.scan.scan import pinned_scan
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.replay_call import ReplayReport
-from rmqstore_jobs.replay_targets.sending import require_client
-from rmqstore_jobs.replay_targets.waves_to_broker import LiveReplay
+from rmqstore_jobs.replay_targets.to_broker import LiveReplay, require_client
 from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import (

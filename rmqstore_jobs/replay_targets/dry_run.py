@@ -35,8 +35,7 @@ from rmqstore_jobs.replay_targets.replay_call import (
     batch_to_append,
     most_common,
 )
-from rmqstore_jobs.replay_targets.sending import GrpcClient, RefusedMessage
-from rmqstore_jobs.replay_targets.waves_to_broker import rows_to_send
+from rmqstore_jobs.replay_targets.to_broker import GrpcClient, RefusedMessage, rows_to_send
 from rmqstore_jobs.replaying.plan import (
     ReplayJournal,
     ReplayRun,

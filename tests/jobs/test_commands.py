@@ -17,8 +17,8 @@ from pyspark import cloudpickle
 from rmq_store import MessageStore
 from rmqstore_jobs import dlq
 from rmqstore_jobs.exporting import export_files
-from rmqstore_jobs.replay_targets import waves_to_broker
-from rmqstore_jobs.replay_targets.sending import BrokerAccess
+from rmqstore_jobs.replay_targets import to_broker
+from rmqstore_jobs.replay_targets.to_broker import BrokerAccess
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running import results
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_REFUSED, Job
@@ -244,7 +244,7 @@ def test_an_error_of_an_executor_is_reported_in_our_words(
 
 def functions() -> Sequence[object]:
     spec = ReplaySpec("/store", to_broker="127.0.0.1:1", failed="/failed")
-    sending = partial(waves_to_broker._send_rows, spec, BrokerAccess.of(spec), 2)
+    sending = partial(to_broker._send_rows, spec, BrokerAccess.of(spec), 2)
     return [results.file_sum, export_files.summed_file, sending]
 
 

@@ -163,7 +163,7 @@ def test_every_message_arrives_once_as_it_was_and_in_order(
 KILLER = """
 import os, signal, sys
 from rmqstore_jobs import replay
-from rmqstore_jobs.replay_targets import waves_to_broker as live
+from rmqstore_jobs.replay_targets import to_broker as live
 real, left = live.LiveReplay._keep, [2]
 def killing(self, *args):
     if left[0] == 0:

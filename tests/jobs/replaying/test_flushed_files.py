@@ -12,8 +12,8 @@ import pytest
 
 from rmq_store import MessageStore
 from rmqstore_jobs.replay import run
-from rmqstore_jobs.replay_targets import waves_to_broker
-from rmqstore_jobs.replay_targets.waves_to_broker import REFUSED, Sent
+from rmqstore_jobs.replay_targets import to_broker
+from rmqstore_jobs.replay_targets.to_broker import REFUSED, Sent
 from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.support.golden import Golden
@@ -70,7 +70,7 @@ def test_refused_messages_are_flushed_before_their_wave_is_done(
         kept = [{"reason": "no", **{k: row[k] for k in ("topic", "queueOffset")}} for row in found]
         return Sent(0, 0, None, pa.Table.from_pylist(kept, schema=REFUSED))
 
-    monkeypatch.setattr(waves_to_broker, "_send_rows", refuse)
+    monkeypatch.setattr(to_broker, "_send_rows", refuse)
     asked = ReplaySpec(
         golden(NAME).path,
         to_broker="127.0.0.1:1",

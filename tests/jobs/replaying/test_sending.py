@@ -16,7 +16,7 @@ import pytest
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmqstore_jobs.replay import main, spec_of
-from rmqstore_jobs.replay_targets.sending import (
+from rmqstore_jobs.replay_targets.to_broker import (
     ACCESS_KEY,
     MESSAGE_GROUP_LIMIT,
     SECRET_KEY,
@@ -267,7 +267,7 @@ def test_the_client_leaves_no_log_behind(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "scratch").mkdir()
     code = (
-        "from rmqstore_jobs.replay_targets.sending import _imported\n"
+        "from rmqstore_jobs.replay_targets.to_broker import _imported\n"
         "import logging\n"
         "assert _imported().__name__ == 'rocketmq'\n"
         "logging.getLogger('rocketmq-python-client').warning('said')\n"
