@@ -19,7 +19,6 @@ from typing import Any
 
 import click
 
-from rmq_store import MessageStore
 from rmq_store.cli.messages import CHARSET
 from rmq_store.cli.options import option, rare_option
 from rmq_store.errors import InvalidArgumentError, nearest
@@ -27,6 +26,7 @@ from rmq_store.files.journal import JournalError, refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import DROPMALFORMED, PERMISSIVE
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import HidesSecrets, without_secrets
 from rmq_store.scan.tasks import cut_into_slices
 from rmq_store.search.selection import LATEST
@@ -173,7 +173,7 @@ class _Export:
             )
 
     def _refuse_another_store(
-        self, store: MessageStore, done: Mapping[Any, Sequence[ExportedRange]]
+        self, store: StoreReader, done: Mapping[Any, Sequence[ExportedRange]]
     ) -> None:
         """Check that the last exported message of each queue is where it was, or has expired."""
         own = set(store.queues())
@@ -194,7 +194,7 @@ class _Export:
                     "was created again or cut by a recovery, export into a new folder",
                 )
 
-    def _refuse_another_name(self, store: MessageStore) -> None:
+    def _refuse_another_name(self, store: StoreReader) -> None:
         """Check that the target does not have this store's messages under another name of its broker."""
         own = set(store.queues())
         for name in self.manifest.exported.ranges:
@@ -361,7 +361,7 @@ class _Export:
         )
 
 
-def _place_of_last(store: MessageStore, exported: ExportedRange) -> int | None:
+def _place_of_last(store: StoreReader, exported: ExportedRange) -> int | None:
     """The log offset of the last message of an exported range in a store; None if it is not there."""
     queue, last = exported.slice.queue, exported.stop - 1
     has = store.min_offset(*queue) <= last < store.max_offset(*queue)

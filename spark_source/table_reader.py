@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import next_start
 from rmq_store.errors import InvalidArgumentError, StoreError, from_os_error
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.log_reader import check_place
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import pieces_of_share, read_messages
@@ -121,7 +121,7 @@ class TableReader(DataSourceReader):
                 yield from self._batches(self._pieces(table, scan, share, store))
 
     def _pieces(
-        self, table: Table, scan: StoreScan, share: Share, store: MessageStore
+        self, table: Table, scan: StoreScan, share: Share, store: StoreReader
     ) -> Iterator[pa.Table]:
         if self.table == DIFF:
             with self.scan.stores[1].store.open() as other:
@@ -145,11 +145,11 @@ class TableReader(DataSourceReader):
                 yield to_spark(batch, pa.schema(fields))
 
 
-def _slices_of(scan: StoreScan, share: Share, store: MessageStore) -> list[QueueSlice]:
+def _slices_of(scan: StoreScan, share: Share, store: StoreReader) -> list[QueueSlice]:
     return [part for pieces in pieces_of_share(scan, share, store) for part in pieces]
 
 
-def _damage_of(scan: StoreScan, share: Share, store: MessageStore) -> Iterator[Row]:
+def _damage_of(scan: StoreScan, share: Share, store: StoreReader) -> Iterator[Row]:
     met: list[StoreError] = []
     options = replace(scan.options, tags=None, keys=None, unwrap_batches=False)
     unfiltered, columns = replace(scan, options=options), ("commitLogOffset", "body")
@@ -187,7 +187,7 @@ def plan_rows(scan: Scan) -> Iterator[Row]:
         }
 
 
-def _log_row(piece: LogSlice, store: MessageStore) -> Row:
+def _log_row(piece: LogSlice, store: StoreReader) -> Row:
     return {
         "logStart": piece.start,
         "logStop": piece.stop,
@@ -197,7 +197,7 @@ def _log_row(piece: LogSlice, store: MessageStore) -> Row:
     }
 
 
-def _ranges_row(scan: StoreScan, share: Share, store: MessageStore) -> Row:
+def _ranges_row(scan: StoreScan, share: Share, store: StoreReader) -> Row:
     slices = _slices_of(scan, share, store)
     ranges: dict[str, dict[str, list[list[int]]]] = {}
     for part in slices:

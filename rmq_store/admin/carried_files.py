@@ -49,7 +49,7 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import is_system_topic
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 
 _WITHOUT_OFFSETS = (GROUPS_FILE, "consumerFilter.json", "messageRequestMode.json")
 _POP_DATABASE = "kvStore"  # with popConsumerKVServiceEnable: what was given and not acknowledged
@@ -232,7 +232,7 @@ class TopicKinds:
     batch: dict[str, set[int]]  # others with BatchConsumeQueues, and their queues
 
     @classmethod
-    def of(cls, store: MessageStore) -> TopicKinds:
+    def of(cls, store: StoreReader) -> TopicKinds:
         """What the files of a store say. Raises AccessError."""
         declared = frozenset(declared_topics(store.path))
         batch: dict[str, set[int]] = {}

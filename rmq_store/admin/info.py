@@ -15,8 +15,8 @@ from rmq_store.errors import CorruptConfigError, StoreError, printable, shown_pa
 from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, is_index_name
 from rmq_store.markers import Checkpoint, LockState, lock_state, was_closed
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
-from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import iso_time
 
@@ -61,9 +61,9 @@ def store_info(
 ) -> StoreInfo:
     """The summary of the store in `path`, without its queues if they cannot be read.
 
-    Raises what MessageStore.open raises.
+    Raises what StoreReader.open raises.
     """
-    opened = partial(MessageStore.open, path, broker_name=broker_name, broker_conf=broker_conf)
+    opened = partial(StoreReader.open, path, broker_name=broker_name, broker_conf=broker_conf)
     try:
         with opened() as store:
             return info_of(store)
@@ -72,7 +72,7 @@ def store_info(
             return info_of(store, error)
 
 
-def info_of(store: MessageStore, unread: StoreError | None = None) -> StoreInfo:
+def info_of(store: StoreReader, unread: StoreError | None = None) -> StoreInfo:
     """The summary of an open store; `unread`: why its queues cannot be read. Raises the errors of reads."""
     root, chain, opening = store.path, store.log.chain, store.opening
     start, end = store.log_range()
@@ -109,7 +109,7 @@ def info_of(store: MessageStore, unread: StoreError | None = None) -> StoreInfo:
     )
 
 
-def _members(store: MessageStore) -> str | None:
+def _members(store: StoreReader) -> str | None:
     """The member of a DLedger group whose log is read, and those beside it; None without one."""
     members = members_in(store.path, store.config)
     if not members:
@@ -168,7 +168,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
     ]
 
 
-def html_of_store(store: MessageStore) -> str:
+def html_of_store(store: StoreReader) -> str:
     """What `rmqstore info` says of a store now, as an HTML table; of one that cannot be read, its error."""
     try:
         facts = facts_of(info_of(store))

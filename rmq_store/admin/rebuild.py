@@ -61,11 +61,11 @@ from rmq_store.format.record import Gap, crc_item
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers import Checkpoint, StoreLock, remove_abort, write_abort
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues
-from rmq_store.store import MessageStore
 from rmq_store.writing.encoded_records import set_fields
 from rmq_store.writing.store_writer import with_log_of_its_own
 
@@ -139,7 +139,7 @@ class RebuildReport:
         }
 
 
-def work_of(store: MessageStore) -> int:
+def work_of(store: StoreReader) -> int:
     """The approximate total of bytes that `progress` receives."""
     start, end = store.log_range()
     return 3 * (end - start)
@@ -170,7 +170,7 @@ def rebuild(
     _check_options(root, log, store_type, how)
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
-    with MessageStore.open(source, config=known, snapshot=unknown, queues=False) as store:
+    with StoreReader.open(source, config=known, snapshot=unknown, queues=False) as store:
         refuse_remote(store.path)
         if store.log.has_entries and log == "link":
             raise InvalidArgumentError(
@@ -237,7 +237,7 @@ def rebuild(
 def _renumbered(root: Path, settings: StoreConfig) -> dict[str, int]:
     """How many messages of each topic with state of the broker have another queue offset than was stored."""
     counts: Counter[str] = Counter()
-    with MessageStore.open(root, config=settings) as store:
+    with StoreReader.open(root, config=settings) as store:
         for queue in (queue for topic in _NAMED_BY_OFFSET for queue in store.queues(topic)):
             start, stop = store.min_offset(*queue), store.max_offset(*queue)
             for first in range(start, stop, _ENTRIES_COMPARED):
@@ -324,7 +324,7 @@ def _begin(root: Path, state: dict[str, str]) -> bool:
     return False
 
 
-def _take_log(store: MessageStore, root: Path, mode: str, progress: Progress | None) -> None:
+def _take_log(store: StoreReader, root: Path, mode: str, progress: Progress | None) -> None:
     """Copy or link all log files with bytes, without files that a broker created in advance.
 
     One that begins with very many zeros may be such a file, or have lost pages: the recovery looks at all of

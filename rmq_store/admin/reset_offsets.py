@@ -24,7 +24,7 @@ from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import is_system_topic
 from rmq_store.markers import StoreLock
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 
 FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used
 EARLIEST, LATEST = "earliest", "latest"
@@ -44,7 +44,7 @@ class Reset:
 
 
 def plan_reset(
-    store: MessageStore,
+    store: StoreReader,
     group: str,
     *,
     to: str | int | None = None,
@@ -91,7 +91,7 @@ def plan_reset(
 
 
 def _target(
-    store: MessageStore,
+    store: StoreReader,
     queue: QueueId,
     to: str | int | None,
     timestamp: int | None,
@@ -119,7 +119,7 @@ def _target(
     return to
 
 
-def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
+def apply_reset(store: StoreReader, changes: Sequence[Reset]) -> str:
     """Write the changes under the store's lock. Returns the path of the written file.
 
     Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
@@ -147,7 +147,7 @@ def apply_reset(store: MessageStore, changes: Sequence[Reset]) -> str:
     return str(path)
 
 
-def _file_to_write(store: MessageStore) -> str:
+def _file_to_write(store: StoreReader) -> str:
     """The first file that is there; one whose .bak alone is there counts."""
     for ending in ("", ".bak"):
         for name in FILES:

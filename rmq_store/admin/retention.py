@@ -30,7 +30,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import TRANSACTION_GROUP
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers import StoreLock
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.open_state import Unfinished, unfinished_before
 from rmq_store.text.sizes import counted
 
@@ -98,7 +98,7 @@ class RetentionPlan:
 
 
 def plan_retention(
-    store: MessageStore,
+    store: StoreReader,
     policy: RetentionPolicy | None = None,
     *,
     manual: bool = False,
@@ -167,7 +167,7 @@ class OldestFile:
 
 
 def why_kept(
-    store: MessageStore,
+    store: StoreReader,
     policy: RetentionPolicy | None = None,
     *,
     now_ms: int | None = None,
@@ -201,7 +201,7 @@ def why_kept(
     return OldestFile(segments[0].path, written, old_enough, used, kept_by, goes_at)
 
 
-def _used_percent(store: MessageStore) -> float:
+def _used_percent(store: StoreReader) -> float:
     """How full the emptiest disk of the log is, or the disk of the queues if that is fuller.
 
     Source: CleanCommitLogService#isSpaceToDelete.
@@ -212,7 +212,7 @@ def _used_percent(store: MessageStore) -> float:
 
 
 def _too_old(
-    store: MessageStore, policy: RetentionPolicy, now: int, forced: bool
+    store: StoreReader, policy: RetentionPolicy, now: int, forced: bool
 ) -> Iterator[Expired]:
     """Files from the start of the log, as long as they are old enough, without the last one."""
     for segment in store.log.chain.segments[:-1]:
@@ -224,7 +224,7 @@ def _too_old(
         yield Expired(segment.path, segment.size, why)
 
 
-def _before(store: MessageStore, keep_from: int) -> Iterator[Expired]:
+def _before(store: StoreReader, keep_from: int) -> Iterator[Expired]:
     """Files from the start of the log whose next file starts with an older message."""
     segments = store.log.chain.segments
     for segment, following in pairwise(segments):
@@ -242,7 +242,7 @@ def _modified(segment: SegmentFile) -> int:
         return os.stat(segment.path).st_mtime_ns // 1_000_000
 
 
-def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
+def _expired_queue_files(store: StoreReader, log_start: int) -> Iterator[Expired]:
     for queue in store.queues():
         files = store.view.files(queue)
         for segment in files.chain.segments[:-1]:
@@ -252,7 +252,7 @@ def _expired_queue_files(store: MessageStore, log_start: int) -> Iterator[Expire
             yield Expired(segment.path, segment.size, "its last entry leads before the log")
 
 
-def _expired_index_files(store: MessageStore, log_start: int) -> Iterator[Expired]:
+def _expired_index_files(store: StoreReader, log_start: int) -> Iterator[Expired]:
     files = open_index_files(store.path, store.config)
     for file in files[:-1]:
         if file.header.end_log_offset >= log_start:
@@ -260,7 +260,7 @@ def _expired_index_files(store: MessageStore, log_start: int) -> Iterator[Expire
         yield Expired(file.path, os.path.getsize(file.path), "its last item leads before the log")
 
 
-def _risks(store: MessageStore, log_start: int) -> Iterator[Risk]:
+def _risks(store: StoreReader, log_start: int) -> Iterator[Risk]:
     states = store.snapshot().queues
     for group, topics in sorted(store.consumer_offsets().items()):
         if group == TRANSACTION_GROUP:

@@ -44,8 +44,8 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC, is_group_of_broker
 from rmq_store.markers import was_closed
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.opening import refuse_unknown_size
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.open_state import (
     HALF,
     HALF_OF_OP,
@@ -417,7 +417,7 @@ def salvage(
     over the log, with `raw` of one.
     """
     known = StoreConfig.of(config)
-    with MessageStore.open(source, config=known, queues=False) as store:
+    with StoreReader.open(source, config=known, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], target)
         refuse_unknown_size(store.log, known)
         report = SalvageReport(
@@ -431,7 +431,7 @@ def salvage(
         settings = known.with_defaults_of(store.geometry()).with_defaults_of(crcs)
         settings = replace(settings, maxMessageSize=None)  # the limit of messages that come later
         state = None if raw else OpenState.of(store, progress)
-        with MessageStore.create(target, settings, release=release) as writer:
+        with StoreWriter.create(target, settings, release=release) as writer:
             salvaging = _Salvaging(store, writer, report, state)
             for piece in walk(store.log):
                 salvaging.take(piece)
@@ -449,7 +449,7 @@ class _Salvaging:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: StoreReader,
         writer: StoreWriter,
         report: SalvageReport,
         state: OpenState | None,
@@ -546,7 +546,7 @@ class _Salvaging:
         self._config.write_offsets(self._writer.path, table)
 
 
-def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
+def _declared(store: StoreReader) -> Iterator[tuple[str, dict[str, Any]]]:
     """The attributes of the topics with BatchConsumeQueues, which their records need."""
     declared = declared_topics(store.path)
     folders = store.view.folders().items()
@@ -558,7 +558,7 @@ def _declared(store: MessageStore) -> Iterator[tuple[str, dict[str, Any]]]:
         yield topic, {**attributes, **BATCH["attributes"]}
 
 
-def _topics_of_inner_batches(store: MessageStore) -> set[str]:
+def _topics_of_inner_batches(store: StoreReader) -> set[str]:
     topics: set[str] = set()
     for piece in walk(store.log, check_crc=False):
         if isinstance(piece, SoundRun):
@@ -568,7 +568,7 @@ def _topics_of_inner_batches(store: MessageStore) -> set[str]:
     return topics
 
 
-def _has_record_crcs(store: MessageStore) -> bool:
+def _has_record_crcs(store: StoreReader) -> bool:
     """Whether the newest file has record CRCs. If so, the target gets new ones."""
     last = store.log.last_file()
     runs = walk(store.log, None if last is None else last.base)
@@ -617,7 +617,7 @@ def as_written(headers: Headers) -> pa.RecordBatch:
     )
 
 
-def _skip(store: MessageStore, extent: Extent, report: SalvageReport) -> None:
+def _skip(store: StoreReader, extent: Extent, report: SalvageReport) -> None:
     closed = was_closed(store.path)
     rest = closed and extent.gap is Gap.TORN and page_rest(store.log, extent.start) is not None
     if extent.gap is None or extent.gap in _NO_LOSS or rest:

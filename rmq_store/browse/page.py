@@ -20,10 +20,10 @@ from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printable
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, leave_out
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.report_scope import Inquiry, NamedStore, ReadLimits
 from rmq_store.report.section import Cell, Grid, Remark, Section
 from rmq_store.search.log_partitions import newest_time
-from rmq_store.store import MessageStore
 from rmq_store.text.bodies import readable_bodies
 from rmq_store.text.lines import plain_text, printable_columns
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
@@ -90,7 +90,7 @@ def download(content: bytes, name: str, media_type: str) -> Response:
 class Question:
     """What a page asks of the open store. `page`, `words`: its address; `stops`: see `Job`."""
 
-    store: MessageStore
+    store: StoreReader
     named: NamedStore
     now_ms: int
     page: str
@@ -251,7 +251,7 @@ _WIDER = 8  # times, where few entries of a window have the tag
 
 
 def newest_slices(
-    store: MessageStore, slices: Sequence[QueueSlice], count: int, tags: str | None = None
+    store: StoreReader, slices: Sequence[QueueSlice], count: int, tags: str | None = None
 ) -> list[QueueSlice]:
     """The ends of queue ranges with the newest `count` messages of all, or some more of an inner batch."""
     width = count
@@ -270,7 +270,7 @@ def newest_slices(
         width *= _WIDER
 
 
-def _places(store: MessageStore, windows: Sequence[QueueSlice], tags: str | None) -> np.ndarray:
+def _places(store: StoreReader, windows: Sequence[QueueSlice], tags: str | None) -> np.ndarray:
     batches = store.read_slices(
         windows,
         columns=[_PLACE],
@@ -284,14 +284,14 @@ def _places(store: MessageStore, windows: Sequence[QueueSlice], tags: str | None
     return np.concatenate(columns) if columns else np.zeros(0, np.int64)
 
 
-def before(store: MessageStore, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
+def before(store: StoreReader, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
     """The queue ranges up to the messages at a log offset."""
     at_log = store.view.offset_at_log
     return [piece.cut(piece.start, at_log(piece.queue, place)) for piece in slices]
 
 
 def messages_in(
-    store: MessageStore,
+    store: StoreReader,
     slices: Sequence[QueueSlice],
     columns: Sequence[str],
     tags: str | None,

@@ -43,10 +43,10 @@ from rmq_store.browse.pages import (
     trace,
 )
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.page import drawn_plots, templates
 from rmq_store.report.report_scope import NamedStore
 from rmq_store.report.section import LeftOutSection, Section
-from rmq_store.store import MessageStore
 from rmq_store.text.times import shown_time
 
 PAGES: Mapping[str, Callable[[Question], Page | Response]] = {
@@ -87,7 +87,7 @@ MENU = (
 """What every page leads to: texts and addresses."""
 
 
-Work = Callable[[MessageStore, "Job"], Response]
+Work = Callable[[StoreReader, "Job"], Response]
 """What makes an answer by a store that is open."""
 
 _PATIENCE = 1.5  # seconds that a browser waits for an answer, or for its turn
@@ -134,7 +134,7 @@ class Job:
 class Desk:
     """Answers by the open store, one after the other, in a thread of its own."""
 
-    def __init__(self, open_store: Callable[[], MessageStore], limit: float) -> None:
+    def __init__(self, open_store: Callable[[], StoreReader], limit: float) -> None:
         """`limit`: seconds for an answer. Raises as `open_store`."""
         self._open, self._limit = open_store, limit
         self._thread = ThreadPoolExecutor(1, "rmqstore-browse")
@@ -221,7 +221,7 @@ class Dashboard:
     """Answers requests. `app` is the application; `path`: where its pages are."""
 
     def __init__(
-        self, open_store: Callable[[], MessageStore], named: NamedStore, limit: float
+        self, open_store: Callable[[], StoreReader], named: NamedStore, limit: float
     ) -> None:
         """`limit`: seconds for a page. Raises as `open_store`."""
         self._token = secrets.token_urlsafe(24)
@@ -269,14 +269,14 @@ class Dashboard:
         job.stop("it was stopped by hand")
         return self._shown(Page("Stopped", links=[("What it has come to", job.address)]))
 
-    def _seen_again(self, store: MessageStore, job: Job) -> Response:
+    def _seen_again(self, store: StoreReader, job: Job) -> Response:
         try:
             self._desk.look_again()
         except StoreError as error:
             return self._shown(self._failed(str(error), _AGAIN))
         return RedirectResponse(".", 303)
 
-    def _made(self, name: str, query: str, store: MessageStore, job: Job) -> Response:
+    def _made(self, name: str, query: str, store: StoreReader, job: Job) -> Response:
         """A page for the words of an address. Errors become pages."""
         words: dict[str, str] = {}
         question = Question(store, self._named, time.time_ns() // 1_000_000, name, words, job.stops)

@@ -23,7 +23,7 @@ from rmq_store.text.times import TIME_FORMS, Time, fixed_range, fixed_time, pars
 
 if TYPE_CHECKING:
     from rmq_store.questions.answer_by_shares import Engine, StoreSource
-    from rmq_store.store import MessageStore
+    from rmq_store.reading.store_reader import StoreReader
 
 _LEAST_WAIT, _MOST_WAIT = 0.05, 86_400.0
 
@@ -149,11 +149,11 @@ class StoreArgs:
     broker_conf: str | None = None
     broker_name: str | None = None
 
-    def open(self) -> MessageStore:
-        """Open the store, and warn of what cannot be read. Raises what MessageStore.open raises."""
-        from rmq_store.store import MessageStore
+    def open(self) -> StoreReader:
+        """Open the store, and warn of what cannot be read. Raises what StoreReader.open raises."""
+        from rmq_store.reading.store_reader import StoreReader
 
-        opened = MessageStore.open(
+        opened = StoreReader.open(
             self.store, broker_conf=self.broker_conf, broker_name=self.broker_name
         )
         warn_of(opened)
@@ -161,7 +161,7 @@ class StoreArgs:
 
 
 @contextmanager
-def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[MessageStore]]:
+def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[StoreReader]]:
     """The stores of STORE and of others, which may be patterns, open; each with a name of its own.
 
     Raises InvalidArgumentError for a pattern that matches none, click.UsageError for an option that
@@ -186,7 +186,7 @@ def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[Me
 
 
 def time_range(
-    stores: Sequence[MessageStore], begin: Time | None, end: Time | None
+    stores: Sequence[StoreReader], begin: Time | None, end: Time | None
 ) -> tuple[int | None, int | None]:
     """The times of --since and --until in ms; the newest message of all stores fixes a relative one."""
     from rmq_store.search.log_partitions import newest_time
@@ -194,13 +194,13 @@ def time_range(
     return fixed_range(begin, end, partial(newest_time, stores))
 
 
-def warn_of(store: MessageStore) -> None:
+def warn_of(store: StoreReader) -> None:
     """Print a line for each thing of the store that cannot be read."""
     for warning in (*store.opening.losses(), *store.opening.notes()):
         click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
 
 
-def time_in(store: MessageStore, given: Time | None) -> int | None:
+def time_in(store: StoreReader, given: Time | None) -> int | None:
     """A time in ms; one relative to the newest message is fixed by the store's."""
     from rmq_store.search.log_partitions import newest_time
 
@@ -220,16 +220,16 @@ def group_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[
 
 
 def _completed(
-    ctx: click.Context, typed: str, names: Callable[[MessageStore], Iterable[str]]
+    ctx: click.Context, typed: str, names: Callable[[StoreReader], Iterable[str]]
 ) -> list[str]:
-    from rmq_store.store import MessageStore
+    from rmq_store.reading.store_reader import StoreReader
 
     # An option that still lacks its value leaves the arguments as they are.
     path = ctx.params.get("store") or next(iter(ctx.args), None)
     # The store may come behind the option; why it cannot be opened, the command itself says.
     with suppress(StoreError):
         if path is not None:
-            with MessageStore.open(path, broker_conf=ctx.params.get("broker_conf")) as store:
+            with StoreReader.open(path, broker_conf=ctx.params.get("broker_conf")) as store:
                 return [name for name in names(store) if name.startswith(typed)]
     return []
 
@@ -417,9 +417,9 @@ ENGINE_ARGS = bundle(EngineArgs, engine=ENGINE, master=MASTER)
 @contextmanager
 def store_and_engine(
     command: str, at: StoreArgs, on: EngineArgs
-) -> Iterator[tuple[MessageStore, StoreSource, Engine | None]]:
+) -> Iterator[tuple[StoreReader, StoreSource, Engine | None]]:
     """Open the store, and start the engine: the store, the same store as the engine opens it, and the
-    engine (None: this process). Raises what MessageStore.open and the engine raise."""
+    engine (None: this process). Raises what StoreReader.open and the engine raise."""
     from rmq_store.questions.answer_by_shares import OpenedStore
 
     is_local = on.engine == LOCAL or (on.engine is None and on.master is None)

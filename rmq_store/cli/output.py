@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.cli.table_layout import Column, Layout
-    from rmq_store.store import MessageStore
+    from rmq_store.reading.store_reader import StoreReader
 
 _LAID_OUT = 1000  # rows by which the columns of a table get their widths
 _WRONG_STATES = ("overdue", "lost")
@@ -202,7 +202,7 @@ def make_room(progress: Progress | None) -> None:
         progress.pause()
 
 
-def reading(what: str, store: MessageStore) -> Progress:
+def reading(what: str, store: StoreReader) -> Progress:
     """Progress by the bytes that are read of a store from now on, of a number that is not known."""
 
     def total() -> int:

@@ -28,10 +28,10 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.query import is_plain_tag
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges, offset_steps
 from rmq_store.search.selection import CLOCK_SLACK_MS, at_log_offsets
 from rmq_store.snapshot.compacted_view import QueueSource
-from rmq_store.store import MessageStore
 
 _IN_ORDER = {"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "storeTimestamp": TIMESTAMP}
 """Columns whose values ascend in a queue; the last one unless the broker's clock is set back."""
@@ -93,7 +93,7 @@ class Condition:
         )
 
     def narrowed(
-        self, store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource
+        self, store: StoreReader, ranges: Sequence[QueueSlice], view: QueueSource
     ) -> list[QueueSlice]:
         """The parts of some ranges of `view` that can have a message that matches.
 
@@ -106,7 +106,7 @@ class Condition:
 class _Narrowing:
     """Narrows ranges of queues of one store."""
 
-    def __init__(self, condition: Condition, store: MessageStore, view: QueueSource) -> None:
+    def __init__(self, condition: Condition, store: StoreReader, view: QueueSource) -> None:
         self._condition, self._store, self._view = condition, store, view
         self._ordered = [name for name in _IN_ORDER if name in condition.named]
         self._values: dict[tuple[str, QueueId, int], int | None] = {}

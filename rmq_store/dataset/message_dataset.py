@@ -28,10 +28,10 @@ from rmq_store.reading.query import (
     number,
     several,
 )
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import newest_time, parts_along_log
 from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
-from rmq_store.store import MessageStore
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class StorePart:
     `wanted`: the filter that the rows must match.
     """
 
-    store: MessageStore
+    store: StoreReader
     slices: tuple[QueueSlice, ...]
     words: frozenset[str] | None = None
     tags: tuple[str, ...] | None = None
@@ -237,7 +237,7 @@ class MessageFragment(Fragment):
 
 
 def messages_of(
-    stores: Sequence[MessageStore],
+    stores: Sequence[StoreReader],
     topics: str | Sequence[str] | None = None,
     queue_ids: Collection[int] | None = None,
     *,

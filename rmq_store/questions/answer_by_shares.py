@@ -16,7 +16,7 @@ from multiprocessing import get_context, parent_process
 from typing import Protocol, TypeVar
 
 from rmq_store.errors import LOG, AccessError
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.text.progress import Progress
 
 _WORTH_IT = 64 << 20  # bytes of the log
@@ -30,17 +30,17 @@ OnProgress = Callable[[int], None]
 class StoreSource(Protocol):
     """A store that can be opened here or, if it is picklable, in another process."""
 
-    def open(self) -> AbstractContextManager[MessageStore]:
-        """Open the store to read it. Raises what MessageStore.open raises."""
+    def open(self) -> AbstractContextManager[StoreReader]:
+        """Open the store to read it. Raises what StoreReader.open raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
     """A store that this process has open. Leaving `open` does not close it."""
 
-    store: MessageStore
+    store: StoreReader
 
-    def open(self) -> AbstractContextManager[MessageStore]:
+    def open(self) -> AbstractContextManager[StoreReader]:
         """The store."""
         return nullcontext(self.store)
 
@@ -48,16 +48,16 @@ class OpenedStore:
 class Question(Protocol[Share, Part, Answer]):
     """A question about a store. Questions, shares and parts are plain picklable values."""
 
-    def plan(self, store: MessageStore) -> Sequence[Share]:
+    def plan(self, store: StoreReader) -> Sequence[Share]:
         """The shares of the work. Each can run in another process."""
 
-    def work(self, store: MessageStore, share: Share, progress: OnProgress) -> Part:
+    def work(self, store: StoreReader, share: Share, progress: OnProgress) -> Part:
         """The work on one share."""
 
     def weight(self, share: Share) -> int:
         """The total that `work` reports as progress of a share."""
 
-    def merge(self, store: MessageStore, parts: Iterable[Part]) -> Answer:
+    def merge(self, store: StoreReader, parts: Iterable[Part]) -> Answer:
         """The answer, from the parts in the order of their shares, each when it is done."""
 
 
@@ -123,7 +123,7 @@ class Processes:
             ) from broken
 
 
-def processes_for(store: MessageStore, workers: int | None = None) -> Processes | None:
+def processes_for(store: StoreReader, workers: int | None = None) -> Processes | None:
     """By default a process for each core that this one may use; None for a short log, which takes less time
     than to start them."""
     start, end = store.log_range()
@@ -132,11 +132,11 @@ def processes_for(store: MessageStore, workers: int | None = None) -> Processes 
     return None if count < 2 or end - start < _WORTH_IT else Processes(count)
 
 
-_opener: Callable[[], MessageStore]  # in a worker of Processes
-_opened: MessageStore | None = None  # there too, from the first share on
+_opener: Callable[[], StoreReader]  # in a worker of Processes
+_opened: StoreReader | None = None  # there too, from the first share on
 
 
-def _start(opener: Callable[[], MessageStore]) -> None:
+def _start(opener: Callable[[], StoreReader]) -> None:
     global _opener
     _opener = opener
     # A worker that raises for Ctrl-C takes the next share.

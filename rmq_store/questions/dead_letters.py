@@ -13,8 +13,8 @@ from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX, FIRST_POP, RETRY_PREFIX, origin_topic, times_given
 from rmq_store.questions.answer_by_shares import OnProgress, ignore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.selection import require_group, require_topic
-from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
 _COLUMNS = (
@@ -44,7 +44,7 @@ class DeadLettersAnswer:
 
 
 def dead_letters(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Sequence[QueueSlice],
     origin_topics: Collection[str] = (),
     top: int = 100,
@@ -77,7 +77,7 @@ def dead_letters(
 
 
 def dead_ranges(
-    store: MessageStore, groups: Collection[str] = (), ranges: Sequence[QueueSlice] | None = None
+    store: StoreReader, groups: Collection[str] = (), ranges: Sequence[QueueSlice] | None = None
 ) -> list[QueueSlice]:
     """Of `ranges` (default: all), those of the dead-letter topics of `groups` (default: all).
 

@@ -25,9 +25,9 @@ from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import Engine, OnProgress, StoreSource, ask, processes_for
 from rmq_store.reading.query import OnDamage
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import parts_along_log
 from rmq_store.search.selection import require_topic
-from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 
 FIRST, SECOND = SIDES = ("first", "second")
@@ -48,7 +48,7 @@ _COMPARED_AT_ONCE = 500_000  # messages, with a few hundred bytes each
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Share = tuple[QueueSlice, ...]
-Opened = tuple[MessageStore, StoreSource, Engine | None]
+Opened = tuple[StoreReader, StoreSource, Engine | None]
 """A store, the same store as an engine opens it, and the engine; None: processes of this host."""
 
 
@@ -114,7 +114,7 @@ class _Look:
     topics: Sequence[str]
     skips: bool
 
-    def plan(self, store: MessageStore) -> list[Share]:
+    def plan(self, store: StoreReader) -> list[Share]:
         """Ranges of queues along the log, of about `_SHARE_BYTES` each."""
         return parts_along_log(store, _ranges(store, self.topics), _SHARE_BYTES)
 
@@ -123,7 +123,7 @@ class _Look:
         return sum(map(len, share))
 
     def _messages(
-        self, store: MessageStore, share: Share, on_damage: Callable[[StoreError], None]
+        self, store: StoreReader, share: Share, on_damage: Callable[[StoreError], None]
     ) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
         """The messages of a share as rows of _SCHEMA, and the hash of each."""
         batches = store.read_slices(
@@ -142,7 +142,7 @@ class _Look:
 class SumsQuestion(_Look):
     """Adds up the messages of a store."""
 
-    def work(self, store: MessageStore, share: Share, progress: OnProgress) -> Sums:
+    def work(self, store: StoreReader, share: Share, progress: OnProgress) -> Sums:
         """The sums of one share."""
         sums = Sums()
         for batch, hashes in self._messages(store, share, sums.damage.append):
@@ -154,7 +154,7 @@ class SumsQuestion(_Look):
             sums.topics.update({row["values"]: row["counts"] for row in counted.to_pylist()})
         return sums
 
-    def merge(self, store: MessageStore, parts: Iterable[Sums]) -> Sums:
+    def merge(self, store: StoreReader, parts: Iterable[Sums]) -> Sums:
         """The sums of the whole store."""
         whole = Sums()
         for part in parts:
@@ -168,7 +168,7 @@ class MessagesOfBuckets(_Look):
 
     buckets: Mask
 
-    def work(self, store: MessageStore, share: Share, progress: OnProgress) -> pa.Table:
+    def work(self, store: StoreReader, share: Share, progress: OnProgress) -> pa.Table:
         """Those of one share."""
         batches = []
         for batch, _ in self._messages(store, share, lambda error: None):
@@ -176,7 +176,7 @@ class MessagesOfBuckets(_Look):
             batches.append(batch.filter(pa.array(self.buckets[batch["bucket"].to_numpy()])))
         return pa.Table.from_batches(batches, schema=_SCHEMA)
 
-    def merge(self, store: MessageStore, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def merge(self, store: StoreReader, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Those of each share, when somebody takes them."""
         return iter(parts)
 
@@ -234,7 +234,7 @@ def diff_messages(
         yield TopicDiff(topic, both, only_first, only_second, different)
 
 
-def _ranges(store: MessageStore, topics: Sequence[str]) -> list[QueueSlice]:
+def _ranges(store: StoreReader, topics: Sequence[str]) -> list[QueueSlice]:
     return store.view.ranges_of([topic for topic in topics if store.view.queues_of(topic)])
 
 

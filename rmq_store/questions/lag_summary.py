@@ -9,9 +9,9 @@ from typing import Any
 
 from rmq_store.config.consumer_offsets import committed_offsets
 from rmq_store.format.topics import is_group_of_broker
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.selection import require_group, require_topic
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.pop import has_unread_pops
 from rmq_store.tables.groups import (
     ABOVE_MAX,
@@ -137,7 +137,7 @@ class LagAnswer:
 
 
 def lag_of(
-    store: MessageStore,
+    store: StoreReader,
     groups: Collection[str] = (),
     topics: Sequence[str] = (),
     queue_ids: Collection[int] = (),

@@ -18,6 +18,7 @@ from rmq_store.format.topics import (
     retry_of,
 )
 from rmq_store.reading.message_lookup import behind_index
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import find
 from rmq_store.search.message_history import (
     TRACED,
@@ -29,7 +30,6 @@ from rmq_store.search.message_history import (
     sent_to,
 )
 from rmq_store.search.selection import Search
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.pop import ACKNOWLEDGED, DUE, INVISIBLE, newest_popped, place_of
 from rmq_store.system_topics.system_topic_rows import Row
 from rmq_store.system_topics.traces import reports_in_bodies
@@ -41,7 +41,7 @@ _MOST_DAMAGE = 10_000  # errors; without a limit, a missing file would cause a m
 
 
 def trace(
-    store: MessageStore, key: str, topic: str | None = None, progress: Progress | None = None
+    store: StoreReader, key: str, topic: str | None = None, progress: Progress | None = None
 ) -> list[MessageHistory]:
     """The histories of all messages that have `key` as a word of KEYS, as UNIQ_KEY or as
     offsetMsgId.
@@ -113,13 +113,13 @@ class Consumers(NamedTuple):
     """How far all groups are: their offsets (None: not known), when the file was written (ms), and the rows
     of the table `pop` about some records, by group, queue and queue offset."""
 
-    store: MessageStore
+    store: StoreReader
     offsets: ConsumerOffsets | None
     written: int | None
     popped: Mapping[tuple[str, QueueId, int], Row]
 
     @classmethod
-    def of(cls, store: MessageStore, records: Collection[TracedRecord]) -> Consumers:
+    def of(cls, store: StoreReader, records: Collection[TracedRecord]) -> Consumers:
         """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
         popped: dict[tuple[str, QueueId, int], Row] = {}
@@ -178,7 +178,7 @@ def _place(record: TracedRecord) -> tuple[QueueId, int]:
     return QueueId(record.topic, record.queue_id), record.queue_offset
 
 
-def reports_about(store: MessageStore, uniq_keys: Collection[str]) -> dict[str, list[Row]]:
+def reports_about(store: StoreReader, uniq_keys: Collection[str]) -> dict[str, list[Row]]:
     """What clients reported of the messages with some UNIQ_KEYs, which trace messages have as keys."""
     reports: dict[str, list[Row]] = {key: [] for key in uniq_keys}
     if not uniq_keys or not store.queues(TRACE_TOPIC):
@@ -192,7 +192,7 @@ def reports_about(store: MessageStore, uniq_keys: Collection[str]) -> dict[str, 
 
 
 def _records(
-    store: MessageStore, keys: Sequence[str], topic: str | None, progress: Progress | None
+    store: StoreReader, keys: Sequence[str], topic: str | None, progress: Progress | None
 ) -> tuple[list[TracedRecord], list[StoreError]]:
     """All records that have one of `keys` as a word of KEYS or as UNIQ_KEY, and the damage that may be one
     of them: one error for each place."""
@@ -209,7 +209,7 @@ def _records(
     return records, list(one_error_a_place(*damage))
 
 
-def _may_hide(store: MessageStore, error: StoreError, topic: str | None) -> bool:
+def _may_hide(store: StoreReader, error: StoreError, topic: str | None) -> bool:
     """Whether what an error is about may be a record of a message that was sent to `topic`: such records
     are in that topic and in those of the broker."""
     if topic is None or error.entry is None:
@@ -218,7 +218,7 @@ def _may_hide(store: MessageStore, error: StoreError, topic: str | None) -> bool
 
 
 def _damage_of(
-    store: MessageStore, keys: Collection[str], damage: Sequence[StoreError]
+    store: StoreReader, keys: Collection[str], damage: Sequence[StoreError]
 ) -> dict[str, list[StoreError]]:
     """For each UNIQ_KEY, the damage that may hide one of its records.
 
@@ -234,13 +234,13 @@ def _damage_of(
     }
 
 
-def _hits(store: MessageStore, key: str) -> set[int]:
+def _hits(store: StoreReader, key: str) -> set[int]:
     """Log offsets that the index lists for a key in any topic."""
     wanted = [(topic, key) for topic in store.view.topics.every]
     return set().union(*store.key_index().indexed(wanted).values())
 
 
-def _unreadable(store: MessageStore, key: str, damage: Sequence[StoreError]) -> StoreError:
+def _unreadable(store: StoreReader, key: str, damage: Sequence[StoreError]) -> StoreError:
     """The error where no message of a key was found: of the damage to which the index leads, or of all."""
     hits, (_, end) = _hits(store, key), store.log_range()
     for error in damage:

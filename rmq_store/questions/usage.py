@@ -18,13 +18,13 @@ from rmq_store.format.byte_layout import Ints
 from rmq_store.format.queues import Entries, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.questions.answer_by_shares import OnProgress, ignore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import (
     bytes_between,
     log_offsets_since,
     offset_steps,
     times_in_order,
 )
-from rmq_store.store import MessageStore
 from rmq_store.tables.queues import usage_row, usage_rows
 from rmq_store.tables.table import Row, all_ranges
 from rmq_store.text.times import DAY_MS
@@ -103,7 +103,7 @@ class UsageAnswer:
 
 
 def usage_of(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Ranges | None = None,
     largest: int = 0,
     *,
@@ -144,7 +144,7 @@ def usage_of(
     return UsageAnswer(rows, large, end - start)
 
 
-def _newest(store: MessageStore, part: QueueSlice, most: int | None) -> QueueSlice:
+def _newest(store: StoreReader, part: QueueSlice, most: int | None) -> QueueSlice:
     """Of a range, what is searched for the largest messages."""
     if most is None:
         return part
@@ -157,7 +157,7 @@ def _size(message: Row) -> tuple[int, int, str]:
     return -message["storeSize"], message["commitLogOffset"], message["topic"]
 
 
-def _large_messages(store: MessageStore, part: QueueSlice, count: int) -> Iterator[Row]:
+def _large_messages(store: StoreReader, part: QueueSlice, count: int) -> Iterator[Row]:
     """Candidates for the `count` largest messages of a range. Reads only the queue, not the log."""
     if not count:
         return
@@ -191,7 +191,7 @@ class DaysOfLog:
     cuts: Cuts
 
 
-def days_of_log(store: MessageStore) -> DaysOfLog | None:
+def days_of_log(store: StoreReader) -> DaysOfLog | None:
     """The days of a log; None where the log is not in the order of its store times, or they
     are too many to be times of a broker."""
     times = times_in_order(store)
@@ -204,7 +204,7 @@ def days_of_log(store: MessageStore) -> DaysOfLog | None:
     return DaysOfLog(first, [*log_offsets_since(store, midnights)])
 
 
-def small_queue(store: MessageStore, part: QueueSlice, most: int) -> Entries | None:
+def small_queue(store: StoreReader, part: QueueSlice, most: int) -> Entries | None:
     """All entries of a range; None if they are more than `most`, or not each is one message in its order."""
     if len(part) > most:
         return None
@@ -213,9 +213,7 @@ def small_queue(store: MessageStore, part: QueueSlice, most: int) -> Entries | N
     return entries if len(entries) == len(part) and in_order else None
 
 
-def _bounds(
-    store: MessageStore, part: QueueSlice, entries: Entries | None, cuts: Cuts
-) -> list[int]:
+def _bounds(store: StoreReader, part: QueueSlice, entries: Entries | None, cuts: Cuts) -> list[int]:
     """The queue offsets of a range where the log reaches each of `cuts`, with those of both ends. By the
     entries of a small queue, else by bisection."""
     if entries is None:
@@ -228,7 +226,7 @@ def _bounds(
 
 
 def rows_of_days(
-    store: MessageStore,
+    store: StoreReader,
     part: QueueSlice,
     entries: Entries | None,
     days: DaysOfLog,
@@ -263,7 +261,7 @@ class MessageRate:
         return sum(map(sum, self.counts.values()))
 
 
-def message_rate(store: MessageStore, periods: int = 96) -> MessageRate:
+def message_rate(store: StoreReader, periods: int = 96) -> MessageRate:
     """The messages of every queue, in at most `periods` equal periods of store time.
 
     Records are in the order of their store time but for jumps of the broker's clock. So the log is cut
@@ -285,12 +283,12 @@ def message_rate(store: MessageStore, periods: int = 96) -> MessageRate:
     return MessageRate(tuple(edges), by_topic)
 
 
-def _read_whole(store: MessageStore) -> int:
+def _read_whole(store: StoreReader) -> int:
     """The messages of a queue up to which its entries are read; more are found by bisection."""
     return min(_COUNTED, _ENTRIES // max(1, len(store.queues())))
 
 
-def _edges(store: MessageStore, periods: int) -> list[int]:
+def _edges(store: StoreReader, periods: int) -> list[int]:
     """Where the periods begin and end (ms), evenly from the first to after the last record."""
     times = times_in_order(store)
     if times is None:

@@ -11,9 +11,9 @@ from rmq_store.errors import StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers import was_closed
 from rmq_store.questions.answer_by_shares import OpenedStore, ask, processes_for
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.report_scope import Inquiry, NamedStore
 from rmq_store.report.section import Cell, Grid, Remark, Section, listing, not_listed, text
-from rmq_store.store import MessageStore
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
 from rmq_store.verify.config_against_store import config_findings, progress_findings
@@ -118,7 +118,7 @@ def damage(inquiry: Inquiry) -> Section:
     )
 
 
-def _index_beyond(store: MessageStore) -> Iterator[Finding]:
+def _index_beyond(store: StoreReader) -> Iterator[Finding]:
     """Findings for index files with records after the end of the log, by their headers alone."""
     try:
         index = store.key_index()

@@ -13,8 +13,8 @@ from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.usage import UsageAnswer, usage_of
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.section import Command, LeftOutSection, Section
-from rmq_store.store import MessageStore
 from rmq_store.tables.table import all_ranges
 
 LARGEST = 20  # messages that are listed
@@ -69,7 +69,7 @@ class NamedStore:
 class Inquiry:
     """An open store and what is asked of it. `now_ms`: the moment that retention is planned for."""
 
-    store: MessageStore
+    store: StoreReader
     named: NamedStore
     bounds: ReadLimits
     now_ms: int

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rmq_store.admin.info import store_info
 from rmq_store.errors import LOG, StoreError
 from rmq_store.questions.answer_by_shares import OnProgress
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
 from rmq_store.report.report_scope import (
     NO_BOUNDS,
@@ -21,7 +22,6 @@ from rmq_store.report.report_scope import (
     missing,
 )
 from rmq_store.report.section import Remark, Report, Section, worst_first
-from rmq_store.store import MessageStore
 
 _REMARKS = 10  # findings of a section that are listed at the start of the report
 
@@ -61,7 +61,7 @@ def store_report(
     everything: bool = False,
     bounds: ReadLimits | None = None,
     now_ms: int | None = None,
-    on_open: Callable[[MessageStore], OnProgress | None] = lambda store: None,
+    on_open: Callable[[StoreReader], OnProgress | None] = lambda store: None,
 ) -> Report:
     """A report of the store at `path`. Changes nothing in it.
 
@@ -75,7 +75,7 @@ def store_report(
     named = NamedStore.of(path, broker_conf, broker_name)
     limits = NO_BOUNDS if everything else bounds or ReadLimits()
     try:
-        with MessageStore.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
+        with StoreReader.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
             chain = store.log.chain
             # A check of a small log takes seconds.
             checked = chain.cost.grows and chain.stop - chain.start <= limits.verified

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from rmq_store import MessageStore
 from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -18,6 +17,7 @@ from rmq_store.reading.query import (
     OnDamage,
     ReadHow,
 )
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.tasks import Share, StoreScan, reported_errors
 from rmq_store.search.log_partitions import prefetched_offset_at_log
@@ -30,7 +30,7 @@ class DamageHandler(DamageTaker):
     """Takes the errors of one task: `mode` decides about damage, `failOnDataLoss` about expired messages."""
 
     def __init__(
-        self, store: MessageStore, options: ScanOptions, *, advises_modes: bool = False
+        self, store: StoreReader, options: ScanOptions, *, advises_modes: bool = False
     ) -> None:
         """`advises_modes`: an error that is raised says by which modes a read passes its place."""
         super().__init__(options.mode)
@@ -97,7 +97,7 @@ def _data_loss(error: StoreError) -> DataLossError:
 def read_share(
     scan: StoreScan,
     share: Share,
-    store: MessageStore,
+    store: StoreReader,
     columns: Sequence[str],
     damage: DamageHandler,
     *,
@@ -126,7 +126,7 @@ def read_share(
 def read_messages(
     scan: StoreScan,
     share: Share,
-    store: MessageStore,
+    store: StoreReader,
     columns: Sequence[str],
     damage: OnDamage,
     *,
@@ -160,7 +160,7 @@ def read_messages(
         yield from store.read_slices(slices, verify_queue=options.verify_queue, **how)
 
 
-def _expired_files(store: MessageStore, start: int) -> MissingFileError:
+def _expired_files(store: StoreReader, start: int) -> MissingFileError:
     """The error for files that were there when the read was planned."""
     return MissingFileError(
         str(store.path),
@@ -172,7 +172,7 @@ def _expired_files(store: MessageStore, start: int) -> MissingFileError:
 
 
 def pieces_of_share(
-    scan: StoreScan, share: Share, store: MessageStore
+    scan: StoreScan, share: Share, store: StoreReader
 ) -> Iterator[Sequence[QueueSlice]]:
     """The ranges of a share, as lists. Each list is read in log order."""
     if share.ranges is None:

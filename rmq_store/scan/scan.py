@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.config.locate import expanded, names_of
 from rmq_store.dataset.condition import Condition
@@ -27,6 +26,7 @@ from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.query import warn_of_tags
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import DamageHandler, read_share
@@ -50,7 +50,7 @@ class TopicWithoutQueueError(UnknownQueueError):
     code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
 
 
-def check_names(stores: Sequence[MessageStore], options: ScanOptions) -> None:
+def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every named topic and queue exists in at least one store.
 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
@@ -82,7 +82,7 @@ def check_names(stores: Sequence[MessageStore], options: ScanOptions) -> None:
             )
 
 
-def require_named_brokers(stores: Sequence[MessageStore], options: ScanOptions) -> None:
+def require_named_brokers(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
     assigned = (options.assign or Assignment()).brokers()
@@ -93,7 +93,7 @@ def require_named_brokers(stores: Sequence[MessageStore], options: ScanOptions) 
         )
 
 
-def _check_queue(stores: Sequence[MessageStore], queue: QueueId, where: str) -> None:
+def _check_queue(stores: Sequence[StoreReader], queue: QueueId, where: str) -> None:
     """Raise UnknownQueueError for a queue that has no files and that no topics.json includes."""
     if any(queue in store.queues(queue.topic) or is_declared(store, queue) for store in stores):
         return
@@ -106,7 +106,7 @@ def _check_queue(stores: Sequence[MessageStore], queue: QueueId, where: str) -> 
     )
 
 
-def _check_all_selected(stores: Sequence[MessageStore], options: ScanOptions) -> None:
+def _check_all_selected(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every queue with its own offset or time is selected in at least one store."""
     if not any(by_queue for _, by_queue in numbers_by_queue(options)):
         return
@@ -132,7 +132,7 @@ class Target:
     broker_conf: str | None = None
 
 
-Opened = tuple[Target, MessageStore]
+Opened = tuple[Target, StoreReader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def open_all(options: ScanOptions) -> tuple[list[Opened], list[UnavailableStore]
     try:
         for target in targets(options):
             try:
-                store = MessageStore.open(
+                store = StoreReader.open(
                     target.path,
                     broker_name=target.broker_name,
                     broker_conf=target.broker_conf,
@@ -276,7 +276,7 @@ def _in_turn(opened: Iterable[Opened]) -> Iterator[Opened]:
         store.release_files()
 
 
-def _store_scan(target: Target, store: MessageStore, options: ScanOptions) -> StoreScan:
+def _store_scan(target: Target, store: StoreReader, options: ScanOptions) -> StoreScan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rmq_store import MessageStore, StoreError, StoreSnapshot
 from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.dataset.condition import Condition
+from rmq_store.errors import StoreError
 from rmq_store.files.remote.remote_store import Listing
 from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.reading.log_reader import Limits
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.search.find_messages import plan_keys
@@ -27,6 +28,7 @@ from rmq_store.search.log_partitions import (
 from rmq_store.search.selection import WantedQueues
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
+from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.verify.verify_store import errors_of_part, log_parts
 
 EXACT_PIECES = 50_000
@@ -57,9 +59,9 @@ class PinnedStore:
     storage_options: StorageOptions | None = None
     listing: Listing | None = None  # the files at that time, for a store in an object store
 
-    def open(self) -> MessageStore:
+    def open(self) -> StoreReader:
         """Open the store with the pinned offsets. Raises OtherStoreError for another store."""
-        return MessageStore.open(
+        return StoreReader.open(
             self.path,
             broker_name=self.broker_name,
             broker_conf=self.broker_conf,
@@ -219,7 +221,7 @@ def reporting_shares(stores: Sequence[StoreScan], *, verify: bool | None = None)
     return shares
 
 
-def reported_errors(scan: StoreScan, share: Share, store: MessageStore) -> Iterable[StoreError]:
+def reported_errors(scan: StoreScan, share: Share, store: StoreReader) -> Iterable[StoreError]:
     """What a share of `reporting_shares` reports."""
     if share.verifies is None:
         return share.lost
@@ -273,7 +275,7 @@ def _by_entries(look: EntryAt) -> EntryAt:
 def _shares_of_ranges(
     number: int,
     scan: StoreScan,
-    store: MessageStore,
+    store: StoreReader,
     columns: Sequence[str] | None,
     ranges: Sequence[QueueSlice],
     least: int,
@@ -303,7 +305,7 @@ def _shares_of_ranges(
 
 
 def cut_into_slices(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Sequence[QueueSlice],
     target_bytes: int,
     min_slices: int = 1,

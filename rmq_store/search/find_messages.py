@@ -24,6 +24,7 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.query import OnDamage, ReadHow, raise_it
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.search.selection import (
     CLOCK_SLACK_MS,
@@ -35,7 +36,6 @@ from rmq_store.search.selection import (
     stored_in_time,
 )
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
-from rmq_store.store import MessageStore
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
@@ -75,7 +75,7 @@ class KeyPlan:
 
 
 def plan_keys(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Sequence[QueueSlice],
     keys: Collection[str],
     *,
@@ -142,15 +142,13 @@ def plan_keys(
     )
 
 
-def leads_to(store: MessageStore, queue: QueueId, log_offset: int) -> bool:
+def leads_to(store: StoreReader, queue: QueueId, log_offset: int) -> bool:
     """Whether an entry of the queue points to that log offset."""
     at = store.view.offset_at_log(queue, log_offset)
     return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
 
-def _said_places(
-    store: MessageStore, found: Mapping[str, Collection[int]]
-) -> dict[int, QueueSlice]:
+def _said_places(store: StoreReader, found: Mapping[str, Collection[int]]) -> dict[int, QueueSlice]:
     """The queue entries that the records at these log offsets name.
 
     Reads the records in parallel, then the entries. Empty for many records, because then the queues
@@ -168,7 +166,7 @@ def _said_places(
 
 
 def _entries_at(
-    store: MessageStore, parts: _Parts, log_offset: int, said: QueueSlice | None
+    store: StoreReader, parts: _Parts, log_offset: int, said: QueueSlice | None
 ) -> list[QueueSlice]:
     """The entries in `parts` that point to the record at a log offset. `said`: the entry that it names."""
     slices = []
@@ -185,7 +183,7 @@ def _entries_at(
     return slices
 
 
-def _said_by_record(store: MessageStore, parts: _Parts, log_offset: int) -> list[QueueSlice]:
+def _said_by_record(store: StoreReader, parts: _Parts, log_offset: int) -> list[QueueSlice]:
     """The entry in `parts` that the record at a log offset names, unless it leads to another record that
     names it.
 
@@ -210,7 +208,7 @@ def _is_in(parts: _Parts, entry: QueueSlice) -> bool:
 _MOST_PLACES = 3  # that a sentence names
 
 
-def where_it_was(store: MessageStore, key: str, topics: Collection[str] = ()) -> str:
+def where_it_was(store: StoreReader, key: str, topics: Collection[str] = ()) -> str:
     """What the index still lists for a key of which no message was found, and what was not read."""
     start, end = store.log_range()
     text = f"; the log ({size(end - start)}) was searched only where the index leads or has gaps. rmqstore "
@@ -243,7 +241,7 @@ def with_place_column(columns: Sequence[str]) -> list[str]:
 
 
 def with_progress(
-    store: MessageStore,
+    store: StoreReader,
     slices: Sequence[QueueSlice],
     batches: Iterable[pa.RecordBatch],
     progress: Progress,
@@ -270,7 +268,7 @@ def with_progress(
 
 
 def log_span(
-    store: MessageStore, slices: Sequence[QueueSlice], *, compacted: bool = False
+    store: StoreReader, slices: Sequence[QueueSlice], *, compacted: bool = False
 ) -> tuple[int, int]:
     """About where in the log the entries of some slices begin and end; the whole log for many."""
     (start, end), view = store.log_range(), store.ranges_for(compacted)
@@ -301,7 +299,7 @@ class _Share:
 
 
 def find(
-    store: MessageStore,
+    store: StoreReader,
     search: Search,
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
@@ -321,7 +319,7 @@ def find(
         yield from _find_in(store, search, share, columns, on_damage, progress)
 
 
-def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> Iterator[_Share]:
+def _shares(store: StoreReader, search: Search, on_damage: OnDamage | None) -> Iterator[_Share]:
     """The places to search for `search`, without repeats."""
     slices = selected_slices(store, search, CLOCK_SLACK_MS)
     topics = _topics_anywhere(store, search)
@@ -342,7 +340,7 @@ def _shares(store: MessageStore, search: Search, on_damage: OnDamage | None) -> 
 
 
 def find_by_id(
-    store: MessageStore,
+    store: StoreReader,
     message_id: str,
     columns: Sequence[str] | None = None,
     on_damage: OnDamage | None = None,
@@ -387,7 +385,7 @@ def _messages_in(message: Message, message_id: str) -> int:
 
 
 def _find_in(
-    store: MessageStore,
+    store: StoreReader,
     search: Search,
     share: _Share,
     columns: Sequence[str] | None,
@@ -432,7 +430,7 @@ def _needed(search: Search) -> list[str]:
     return names
 
 
-def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage) -> None:
+def _tell_damage_around(store: StoreReader, start: int, on_damage: OnDamage) -> None:
     """Report damage that starts before `start` and reaches into the range. A read from `start` does
     not report it, because the read of its start does."""
     segment = store.log.chain.segment_at(start)
@@ -447,7 +445,7 @@ def _tell_damage_around(store: MessageStore, start: int, on_damage: OnDamage) ->
 
 
 def _in_no_queue(
-    store: MessageStore, search: Search, plan: KeyPlan, on_damage: OnDamage
+    store: StoreReader, search: Search, plan: KeyPlan, on_damage: OnDamage
 ) -> Iterator[int]:
     """Log offsets of records that the index has but no queue lists, because their queue lost files."""
     end = store.log_range()[1]
@@ -464,7 +462,7 @@ def _in_no_queue(
             yield offset
 
 
-def _topics_anywhere(store: MessageStore, search: Search) -> Sequence[str]:
+def _topics_anywhere(store: StoreReader, search: Search) -> Sequence[str]:
     """The topics to search, including those that have no queue and are only in topics.json."""
     if search.topics is not None:
         return search.topics

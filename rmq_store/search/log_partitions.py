@@ -22,9 +22,9 @@ import numpy as np
 from rmq_store.consumequeue.bisection import bisect_first
 from rmq_store.files.parallel import looked_up
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
-from rmq_store.store import MessageStore
 
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
@@ -157,7 +157,7 @@ def plan_partitions(
 
 
 def parts_along_log(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Sequence[QueueSlice],
     target_bytes: int,
     view: QueueSource | None = None,
@@ -281,7 +281,7 @@ def joined_ranges(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
 _LEAST_BYTES = 16  # of the log for a message: a member of an inner batch has more
 
 
-def offset_steps(store: MessageStore, start: int, stop: int, step: int) -> range:
+def offset_steps(store: StoreReader, start: int, stop: int, step: int) -> range:
     """The queue offsets at which steps of `step` begin, from `start` to before `stop`.
 
     The name of one file, or one entry, may claim that a queue has 2^62 messages. The log says how
@@ -300,7 +300,7 @@ _AT_ONCE = 1 << 16
 
 
 def bytes_between(
-    store: MessageStore, queue: QueueId, start: int, stop: int, counted: int = COUNTED
+    store: StoreReader, queue: QueueId, start: int, stop: int, counted: int = COUNTED
 ) -> int:
     """Bytes of the records at queue offsets [start, stop), estimated from samples for a range of more
     than `counted` messages. An inner batch counts at its first message."""
@@ -321,7 +321,7 @@ _Look = Callable[[QueueId, int], _Found]
 
 
 def prefetched_entry_at(
-    store: MessageStore, ranges: Sequence[QueueSlice], view: QueueSource
+    store: StoreReader, ranges: Sequence[QueueSlice], view: QueueSource
 ) -> EntryAt:
     """`view.entry_at`, with the entries that a plan of `ranges` needs fetched in advance."""
 
@@ -334,7 +334,7 @@ def prefetched_entry_at(
 
 
 def prefetched_offset_at_log(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Sequence[QueueSlice],
     places: Sequence[int | None],
     view: QueueSource,
@@ -345,7 +345,7 @@ def prefetched_offset_at_log(
 
 
 def _prefetched(
-    store: MessageStore, look: _Look[_Found], places: Iterable[tuple[QueueId, int]]
+    store: StoreReader, look: _Look[_Found], places: Iterable[tuple[QueueId, int]]
 ) -> _Look[_Found]:
     """`look`, which has the answers for some places where looks are worth making side by side."""
     at_once = store.log.chain.cost.looks_at_once
@@ -362,21 +362,21 @@ _JUMP_MS = 60_000
 _LAST_MS = 253_402_300_799_999  # of the year 9999
 
 
-def newest_time(stores: Iterable[MessageStore]) -> int | None:
+def newest_time(stores: Iterable[StoreReader]) -> int | None:
     """When the last record of the log was stored (ms), of several stores the latest; None without one."""
     lasts = ((store.log, store.snapshot().last_record) for store in stores)
     times = (log.store_time_at(last) for log, last in lasts if last is not None)
     return max((time for time in times if time is not None), default=None)
 
 
-def store_times(store: MessageStore) -> tuple[int, int] | None:
+def store_times(store: StoreReader) -> tuple[int, int] | None:
     """The storeTimestamp (ms) of the first and of the last record; None where none is readable."""
     start, end = store.log_range()
     first, last = _time_from(store, start, end), newest_time([store])
     return None if first is None or last is None else (first, last)
 
 
-def times_in_order(store: MessageStore) -> tuple[int, int] | None:
+def times_in_order(store: StoreReader) -> tuple[int, int] | None:
     """As `store_times`; None too where records between them show that the log is not in the order of
     its store times, or where the times are none of a broker.
 
@@ -393,7 +393,7 @@ def times_in_order(store: MessageStore) -> tuple[int, int] | None:
     return times if in_order else None
 
 
-def log_offsets_since(store: MessageStore, times: Sequence[int]) -> Iterator[int]:
+def log_offsets_since(store: StoreReader, times: Sequence[int]) -> Iterator[int]:
     """For each of ascending `times` (ms), the log offset of the first record stored then or later.
 
     Records are in the order of their store time but for jumps of the broker's clock. Offsets between
@@ -405,12 +405,12 @@ def log_offsets_since(store: MessageStore, times: Sequence[int]) -> Iterator[int
         yield at
 
 
-def _is_since(store: MessageStore, time: int, end: int, at: int) -> bool:
+def _is_since(store: StoreReader, time: int, end: int, at: int) -> bool:
     stored = _time_from(store, at, end)
     return stored is None or stored >= time
 
 
-def _time_from(store: MessageStore, at: int, end: int) -> int | None:
+def _time_from(store: StoreReader, at: int, end: int) -> int | None:
     """The storeTimestamp (ms) of the first record that starts at `at` or later; None without one."""
     log = store.log
     for segment in log.chain.segments_from(at):

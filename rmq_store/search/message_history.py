@@ -32,7 +32,7 @@ from rmq_store.format.topics import (
     retry_of,
     times_given,
 )
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.text.json_keys import camel_case
 from rmq_store.text.times import shown_time
 
@@ -149,7 +149,7 @@ def one_error_a_place(*damage: StoreError) -> tuple[StoreError, ...]:
     return tuple(first.values())
 
 
-def histories_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[MessageHistory]:
+def histories_of(store: StoreReader, records: Iterable[TracedRecord]) -> list[MessageHistory]:
     """The histories of these records, which must include all records of each message."""
     lives: dict[str, list[TracedRecord]] = {}
     for message in sorted(records, key=lambda record: record.commit_log_offset):
@@ -157,7 +157,7 @@ def histories_of(store: MessageStore, records: Iterable[TracedRecord]) -> list[M
     return [_life(store, of_one) for of_one in lives.values()]
 
 
-def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bool:
+def sent_to(store: StoreReader, message: TracedRecord, topic: str | None) -> bool:
     """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is now."""
     properties = message.properties
     named = (properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC))
@@ -168,13 +168,13 @@ def sent_to(store: MessageStore, message: TracedRecord, topic: str | None) -> bo
     return retry_of(message.topic, properties, store.view.topics.known_names).topic == topic
 
 
-def _life(store: MessageStore, messages: list[TracedRecord]) -> MessageHistory:
+def _life(store: StoreReader, messages: list[TracedRecord]) -> MessageHistory:
     steps = tuple(_step(store, message) for message in messages)
     transaction, damage = _transaction(store, messages, {step.step for step in steps})
     return MessageHistory(messages[0].uniq_key, steps, transaction, damage)
 
 
-def _step(store: MessageStore, message: TracedRecord) -> Step:
+def _step(store: StoreReader, message: TracedRecord) -> Step:
     step, about = _meaning(store, message)
     return Step(
         message.uniq_key,
@@ -190,7 +190,7 @@ def _step(store: MessageStore, message: TracedRecord) -> Step:
     )
 
 
-def _meaning(store: MessageStore, message: TracedRecord) -> tuple[str, str]:
+def _meaning(store: StoreReader, message: TracedRecord) -> tuple[str, str]:
     """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
@@ -223,7 +223,7 @@ def _meaning(store: MessageStore, message: TracedRecord) -> tuple[str, str]:
 
 
 def _transaction(
-    store: MessageStore, messages: list[TracedRecord], kinds: Collection[str]
+    store: StoreReader, messages: list[TracedRecord], kinds: Collection[str]
 ) -> tuple[str | None, tuple[StoreError, ...]]:
     """committed, rolled back, given up, undecided or UNREADABLE, with the errors of unreadable
     places; None if there is no transaction. `kinds`: those of the records."""
@@ -242,7 +242,7 @@ def _transaction(
     return (UNREADABLE, hidden) if hidden else ("rolled back", ())
 
 
-def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
+def _ended_at(store: StoreReader, half: TracedRecord) -> int | None:
     """The store time (ms) of the op message that names the half message's queue offset: then the producer, or
     a check that found it too old, ended the transaction. None if there is no op message."""
     topic = OP_TOPICS[half.topic]
@@ -263,7 +263,7 @@ def _ended_at(store: MessageStore, half: TracedRecord) -> int | None:
     return None
 
 
-def _damage_until(store: MessageStore, half: TracedRecord, ended: int) -> tuple[StoreError, ...]:
+def _damage_until(store: StoreReader, half: TracedRecord, ended: int) -> tuple[StoreError, ...]:
     """The errors of entries of that time, in the message's queue, that point to no intact record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")

@@ -33,13 +33,13 @@ from rmq_store.format.topics import (
     retry_of,
 )
 from rmq_store.reading.log_reader import QueueLimits
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
-from rmq_store.store import MessageStore
 from rmq_store.text.times import RelativeTime, Time, shown_time
 
 
-def require_topic(store: MessageStore, topic: str) -> None:
+def require_topic(store: StoreReader, topic: str) -> None:
     """Raise UnknownQueueError for a topic that has no queue and is not in topics.json."""
     topics = store.view.topics.every
     if topic not in topics:
@@ -50,7 +50,7 @@ def require_topic(store: MessageStore, topic: str) -> None:
         )
 
 
-def known_groups(store: MessageStore) -> set[str]:
+def known_groups(store: StoreReader) -> set[str]:
     """The consumer groups that have settings, offsets, or a topic of retries or dead letters.
 
     Raises CorruptConfigError and AccessError.
@@ -63,7 +63,7 @@ def known_groups(store: MessageStore) -> set[str]:
     return _groups_with_traces(store).union(() if settings is None else settings.value)
 
 
-def _groups_with_traces(store: MessageStore) -> set[str]:
+def _groups_with_traces(store: StoreReader) -> set[str]:
     """Those that have offsets, or a topic of retries or dead letters."""
     groups = set(store.consumer_offsets())
     for topic in store.view.topics.every:
@@ -74,12 +74,12 @@ def _groups_with_traces(store: MessageStore) -> set[str]:
     return groups
 
 
-def users_groups(store: MessageStore) -> list[str]:
+def users_groups(store: StoreReader) -> list[str]:
     """Sorted `known_groups`, but for those that each broker has. Raises as that."""
     return sorted(group for group in known_groups(store) if not is_group_of_broker(group))
 
 
-def require_group(store: MessageStore, group: str, met: Iterable[str] = ()) -> None:
+def require_group(store: StoreReader, group: str, met: Iterable[str] = ()) -> None:
     """Raise InvalidArgumentError for a group that the store does not know; `met`: further known names."""
     if group in met or group in _groups_with_traces(store):
         return  # whether or not the settings can be read
@@ -199,7 +199,7 @@ CLOCK_SLACK_MS = 5 * 60_000
 searched with this much more on both sides, and then its messages are compared with the times."""
 
 
-def is_declared(store: MessageStore, queue: QueueId) -> bool:
+def is_declared(store: StoreReader, queue: QueueId) -> bool:
     """Whether topics.json includes a queue. Before its first message it has no files."""
     return 0 <= queue.queue_id < queue_count(store.view.topics.declared.get(queue.topic))
 
@@ -215,7 +215,7 @@ def numbers_by_queue(selection: Selection) -> tuple[tuple[str, ByQueue], ...]:
 
 
 def select_ranges(
-    store: MessageStore, selection: Selection, slack_ms: int = 0
+    store: StoreReader, selection: Selection, slack_ms: int = 0
 ) -> tuple[QueueSlice, ...]:
     """The range of every selected queue with files, maybe empty, in order of topic and queue.
 
@@ -233,7 +233,7 @@ def select_ranges(
     return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
 
 
-def first_offsets(store: MessageStore, selection: Selection) -> dict[QueueId, int]:
+def first_offsets(store: StoreReader, selection: Selection) -> dict[QueueId, int]:
     """The first wanted queue offset of every selected queue, also of those without a message.
 
     A stream reads the log, which has all messages of a compaction topic. Raises as `select_ranges`.
@@ -242,7 +242,7 @@ def first_offsets(store: MessageStore, selection: Selection) -> dict[QueueId, in
     return {queue: _range_of(store, queue, selection, store.view).start for queue in queues}
 
 
-def selected_queues(store: MessageStore, selection: Selection) -> list[QueueId]:
+def selected_queues(store: StoreReader, selection: Selection) -> list[QueueId]:
     """The selected queues that have files, and those of topics.json that an option names."""
     queues = store.snapshot().queues
     if selection.assign is not None:
@@ -269,7 +269,7 @@ class WantedQueues:
     own_names: frozenset[str | None]  # of the broker and its cluster
 
     @classmethod
-    def of(cls, store: MessageStore, selection: Selection) -> WantedQueues:
+    def of(cls, store: StoreReader, selection: Selection) -> WantedQueues:
         """The queues selected in `store`."""
         name, assign, topics = store.broker_name, selection.assign, selection.topics
         return cls(
@@ -297,7 +297,7 @@ class WantedQueues:
 
 
 def _range_of(
-    store: MessageStore, queue: QueueId, selection: Selection, view: QueueSource, slack_ms: int = 0
+    store: StoreReader, queue: QueueId, selection: Selection, view: QueueSource, slack_ms: int = 0
 ) -> QueueSlice:
     name = store.broker_name
     from_time = _first(selection.since, selection.starting_timestamps.of(name, queue))
@@ -329,7 +329,7 @@ def _range_of(
 
 
 def _refuse_end_before_latest(
-    store: MessageStore, queue: QueueId, start: int, stop: int, least: int
+    store: StoreReader, queue: QueueId, start: int, stop: int, least: int
 ) -> None:
     """Raise InvalidArgumentError if -1 for the start makes a range end before it begins."""
     if start > stop >= least:  # an end before the first offset has expired
@@ -348,7 +348,7 @@ def _first(for_all: Time | None, of_queue: int | None) -> int | None:
 
 
 def _offset(
-    store: MessageStore,
+    store: StoreReader,
     queue: QueueId,
     offset: int | None,
     limits: tuple[int, int],
@@ -402,7 +402,7 @@ class LogLimits:
 
 
 def selected_slices(
-    store: MessageStore, selection: Selection, slack_ms: int = 0
+    store: StoreReader, selection: Selection, slack_ms: int = 0
 ) -> list[QueueSlice]:
     """As `select_ranges`, of one store alone: raises UnknownQueueError for what it does not have."""
     topics = selection.topics or ()
@@ -414,7 +414,7 @@ def selected_slices(
 
 
 def at_log_offsets(
-    store: MessageStore, ranges: Iterable[QueueSlice], places: Collection[int], view: QueueSource
+    store: StoreReader, ranges: Iterable[QueueSlice], places: Collection[int], view: QueueSource
 ) -> list[QueueSlice]:
     """The entries of `ranges` that lead to these log offsets, and those that records there name, which the
     queue may have lost.
@@ -443,7 +443,7 @@ class DamageInTime:
     The time of what cannot be read is not known; its place in the queue, or in the log, decides.
     """
 
-    def __init__(self, store: MessageStore, selection: Selection) -> None:
+    def __init__(self, store: StoreReader, selection: Selection) -> None:
         self._store, self._selection = store, selection
         self._view = store.ranges_for(selection.sees_compacted)
 

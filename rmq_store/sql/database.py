@@ -20,7 +20,7 @@ from rmq_store.dataset.lazy_dataset import Batches, LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
 from rmq_store.errors import SqlError, StoreError, is_utf8, require_extra
 from rmq_store.reading.query import OnDamage
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table import Table
 from rmq_store.text.bodies import text_in_charset
@@ -65,7 +65,7 @@ class TableDataset(LazyDataset):
     """
 
     def __init__(
-        self, table: Table, stores: Sequence[MessageStore], on_damage: OnDamage | None = None
+        self, table: Table, stores: Sequence[StoreReader], on_damage: OnDamage | None = None
     ) -> None:
         super().__init__(table.schema)
         self._table, self._stores, self._on_damage = table, tuple(stores), on_damage
@@ -119,7 +119,7 @@ class StoreDatabase:
     def __init__(
         self,
         messages: MessageDataset,
-        stores: Sequence[MessageStore],
+        stores: Sequence[StoreReader],
         *,
         files: bool = False,
         zone: str | None = "UTC",

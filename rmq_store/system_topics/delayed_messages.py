@@ -34,9 +34,9 @@ from rmq_store.markers import (
     read_timer_units,
 )
 from rmq_store.reading.query import OnDamage
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
 from rmq_store.search.log_partitions import newest_time
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,
     PLACE,
@@ -62,7 +62,7 @@ _NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
 
-def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+def delayed_messages(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every message that the broker's files do not count as delivered: delay levels, then timers.
 
     Columns as in the table `scheduled`, times in ms. A message is overdue when the newest record of
@@ -77,7 +77,7 @@ def delayed_messages(store: MessageStore, on_damage: OnDamage | None = None) -> 
         yield from _with_copies(store, some, on_damage)
 
 
-def is_due_after_log(store: MessageStore, queue: QueueId, offset: int) -> bool:
+def is_due_after_log(store: StoreReader, queue: QueueId, offset: int) -> bool:
     """Whether a message of a delay level is due later than the newest record of a log that nobody writes.
 
     The time in its entry may be wrong (a rebuild without the broker's delays writes the default ones): a
@@ -94,7 +94,7 @@ def is_due_after_log(store: MessageStore, queue: QueueId, offset: int) -> bool:
     return True
 
 
-def timers_due_after_log(store: MessageStore) -> int:
+def timers_due_after_log(store: StoreReader) -> int:
     """How many timers config/timercheck counts as delivered that are due later than the log's newest record.
 
     Reads the timer topic only if the timer log has units for that time, or has none at all. Raises
@@ -116,7 +116,7 @@ def timers_due_after_log(store: MessageStore) -> int:
     )
 
 
-def _is_written(store: MessageStore) -> bool:
+def _is_written(store: StoreReader) -> bool:
     """Whether a broker writes on: it delivers what the log of this moment does not show."""
     end = store.log_range()[1]
     return end_now(store.log, end) > end
@@ -130,7 +130,7 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
         yield row
 
 
-def _with_copies(store: MessageStore, rows: list[Row], on_damage: OnDamage | None) -> Iterator[Row]:
+def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None) -> Iterator[Row]:
     """The rows; one with a later copy under its own topic is delivered, whatever files and times say.
 
     The time in the entry of a delay level may be by other levels: a recovery without the broker's
@@ -156,7 +156,7 @@ def _with_copies(store: MessageStore, rows: list[Row], on_damage: OnDamage | Non
         yield row
 
 
-def _levels(store: MessageStore, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
+def _levels(store: StoreReader, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     delivered = read_delay_offsets(store.path)
     by_default = 0
     for part in all_of(store, SCHEDULE_TOPIC):
@@ -168,7 +168,7 @@ def _levels(store: MessageStore, on_damage: OnDamage | None) -> Iterator[Iterato
         LOG.warning("%s", line_of_default_delays(by_default, again=GIVE_THE_FILE))
 
 
-def _by_default_from(store: MessageStore, queue: QueueId) -> int:
+def _by_default_from(store: StoreReader, queue: QueueId) -> int:
     """The first queue offset that no file of the queue lists, if the configuration names no delay levels.
 
     The time of such a message is made of the broker's default levels.
@@ -179,7 +179,7 @@ def _by_default_from(store: MessageStore, queue: QueueId) -> int:
     return int(tail.offset[0])
 
 
-def _level(store: MessageStore, part: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
+def _level(store: StoreReader, part: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
     columns = (*PLACE, *ORIGIN, "tagsCode")
     for row in rows_of(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
@@ -226,7 +226,7 @@ class TimerFiles:
 
 
 def _timer_rows(
-    store: MessageStore, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
+    store: StoreReader, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The timer messages of a queue that the timer has neither delivered nor put off."""
     later = None
@@ -246,7 +246,7 @@ def _timer_rows(
 
 
 def _later_records(
-    store: MessageStore, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
+    store: StoreReader, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
 ) -> LaterTimerRecords:
     """The orders to delete that wait, and all messages that were put off. Reads the queue."""
     later = LaterTimerRecords(store)
@@ -292,7 +292,7 @@ class Sent(NamedTuple):
 class LaterTimerRecords:
     """The orders to delete of a queue of the timer topic, and the messages that were put off."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: StoreReader) -> None:
         self._with_topic, self._alone = _forms(store)
         self._orders: set[tuple[str, int | None]] = set()
         self._put_off: dict[Sent, deque[int]] = {}
@@ -330,7 +330,7 @@ class LaterTimerRecords:
             yield f"{row['topic']}+{key}"
 
 
-def _forms(store: MessageStore) -> tuple[bool, bool]:
+def _forms(store: StoreReader) -> tuple[bool, bool]:
     """Whether an order names a message by topic and UNIQ_KEY, and whether by UNIQ_KEY alone.
 
     Since 5.4.0 appendTopicForTimerDeleteKey says so, by default false. A broker of such a release

@@ -42,7 +42,7 @@ from rmq_store.format.topics import (
     TRANSACTION_GROUP,
 )
 from rmq_store.markers import DELETE, read_timer_check, read_timer_units
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.delayed_messages import (
     CANCELLED,
     DELETES,
@@ -126,7 +126,7 @@ class OpenState:
     unread: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, store: MessageStore, progress: Callable[[int], None] | None = None) -> OpenState:
+    def of(cls, store: StoreReader, progress: Callable[[int], None] | None = None) -> OpenState:
         """That of the log of a store. `progress` is given the bytes read."""
         state = cls()
         delayed, pop = _Delayed(store, state), _Pop(store, state)
@@ -212,7 +212,7 @@ class _Held(NamedTuple):
 class _Delayed:
     """The messages whose copy under their own topic has not been met yet."""
 
-    def __init__(self, store: MessageStore, state: OpenState) -> None:
+    def __init__(self, store: StoreReader, state: OpenState) -> None:
         self._state = state
         self._levels = _or_nothing(lambda: read_delay_offsets(store.path), state)
         check = _or_nothing(lambda: read_timer_check(store.path), state)
@@ -376,7 +376,7 @@ class _Pop:
     What the revive group has read was given again, as a retry.
     """
 
-    def __init__(self, store: MessageStore, state: OpenState) -> None:
+    def __init__(self, store: StoreReader, state: OpenState) -> None:
         self._state = state
         offsets = _or_nothing(lambda: read_consumer_offsets(store.path), state)
         self._log = PopLog(offsets.get(REVIVE_GROUP, {}))
@@ -419,7 +419,7 @@ def level_name(level: int) -> str:
     return f"delay level {level}"
 
 
-def expired_unfinished(store: MessageStore) -> Iterator[Expired]:
+def expired_unfinished(store: StoreReader) -> Iterator[Expired]:
     """What expired of each delay level, of the timers and of open transactions. Raises CorruptConfigError."""
     states = store.snapshot().queues
     for queue_id, offset in sorted(read_delay_offsets(store.path).items()):
@@ -435,7 +435,7 @@ def expired_unfinished(store: MessageStore) -> Iterator[Expired]:
     yield from _transactions(store)
 
 
-def _timers(store: MessageStore) -> Iterator[Expired]:
+def _timers(store: StoreReader) -> Iterator[Expired]:
     check, units = read_timer_check(store.path), read_timer_units(store.path)
     state = store.snapshot().queues.get(QueueId(TIMER_TOPIC, 0))
     if check is None:
@@ -453,7 +453,7 @@ def _timers(store: MessageStore) -> Iterator[Expired]:
         yield Expired("timer-behind", TIMERS, unread, TIMER_CHECK, proof)
 
 
-def _transactions(store: MessageStore) -> Iterator[Expired]:
+def _transactions(store: StoreReader) -> Iterator[Expired]:
     """Half messages that the broker had not passed, and that no op message which is left names."""
     checked = read_consumer_offsets(store.path).get(TRANSACTION_GROUP, {})
     for queue in store.queues(HALF_TOPIC):
@@ -470,7 +470,7 @@ def _transactions(store: MessageStore) -> Iterator[Expired]:
                 yield Expired(code, TRANSACTIONS, missing, file, proof)
 
 
-def unfinished_before(store: MessageStore, log_offset: int) -> list[Unfinished]:
+def unfinished_before(store: StoreReader, log_offset: int) -> list[Unfinished]:
     """What is not done with of the records before a log offset. Passes over damage, which verify reports."""
     counts: Counter[str] = Counter()
     for row in delayed_messages(store, pass_over):

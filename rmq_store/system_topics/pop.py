@@ -32,8 +32,8 @@ from rmq_store.format.topics import (
     TIMER_TOPIC,
 )
 from rmq_store.reading.query import OnDamage
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges, newest_time
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     Copy,
     Row,
@@ -150,7 +150,7 @@ def _number(value: Any) -> int:
     return value
 
 
-def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+def popped(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """What every group popped. Columns as in the table `pop`, times in ms.
 
     Messages that were acknowledged come first, in the order of that, then the others by group and queue.
@@ -159,7 +159,7 @@ def popped(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[R
     yield from _in_pieces(store, _rows(store, _ranges(store), on_damage), on_damage)
 
 
-def not_acknowledged(store: MessageStore, offsets: Mapping[GroupQueue, int]) -> Counter[GroupQueue]:
+def not_acknowledged(store: StoreReader, offsets: Mapping[GroupQueue, int]) -> Counter[GroupQueue]:
     """How many messages each group popped of a queue, before its offset there, and has not acknowledged.
 
     As `newest_popped`.
@@ -173,7 +173,7 @@ def not_acknowledged(store: MessageStore, offsets: Mapping[GroupQueue, int]) -> 
     return Counter((row["consumerGroup"], place_of(row)[0]) for row in rows)
 
 
-def newest_popped(store: MessageStore, wanted: Callable[[Row], bool]) -> Iterator[Row]:
+def newest_popped(store: StoreReader, wanted: Callable[[Row], bool]) -> Iterator[Row]:
     """As `popped`, the `wanted` rows alone, by the NEWEST check points and acknowledgements.
 
     A read of the broker's topics reports their damage. Raises CorruptConfigError, and the errors of a
@@ -187,25 +187,25 @@ def newest_popped(store: MessageStore, wanted: Callable[[Row], bool]) -> Iterato
 
 
 def _in_pieces(
-    store: MessageStore, rows: Iterator[Row], on_damage: OnDamage | None
+    store: StoreReader, rows: Iterator[Row], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     while some := list(islice(rows, _AT_ONCE)):
         yield from _with_records(store, some, on_damage)
 
 
-def has_unread_pops(store: MessageStore) -> bool:
+def has_unread_pops(store: StoreReader) -> bool:
     """Whether `newest_popped` leaves out some check points and acknowledgements."""
     ranges = _ranges(store)
     return any(len(part) > NEWEST // len(ranges) for part in ranges)
 
 
-def _ranges(store: MessageStore) -> list[QueueSlice]:
+def _ranges(store: StoreReader) -> list[QueueSlice]:
     topics = (t for t in store.topics() if t.startswith((TIMER_TOPIC, REVIVE_PREFIX)))
     return [part for topic in topics for part in all_of(store, topic)]
 
 
 def _rows(
-    store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
+    store: StoreReader, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     newest = newest_time([store]) or 0
     pops = PopLog(read_consumer_offsets(store.path).get(REVIVE_GROUP, {}))
@@ -221,7 +221,7 @@ def _rows(
 
 
 def _records(
-    store: MessageStore, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
+    store: StoreReader, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """Check points and acknowledgements in the order of the log, as `PopLog.take` takes them."""
     columns = (*_READ, "properties")
@@ -249,7 +249,7 @@ def _row(key: GroupQueue, offset: int, pop: PoppedMessage, state: str) -> Row:
     }
 
 
-def _given_in_order(store: MessageStore, newest: int) -> Iterator[Row]:
+def _given_in_order(store: StoreReader, newest: int) -> Iterator[Row]:
     """The rows of queues that are popped in order: what each group was given last."""
     for order in given_in_order(store.path):
         for at, offset in enumerate(order.offsets):
@@ -262,7 +262,7 @@ def _given_in_order(store: MessageStore, newest: int) -> Iterator[Row]:
             yield _row((order.group, order.queue), offset, pop, state)
 
 
-def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
+def _in_database(store: StoreReader, newest: int) -> Iterator[Row]:
     """The rows of popConsumerKVServiceEnable (PopConsumerRocksdbStore): what is not acknowledged."""
     folder = Path(store.path) / _DATABASE
     if not had_database(folder):
@@ -291,7 +291,7 @@ def _in_database(store: MessageStore, newest: int) -> Iterator[Row]:
 
 
 def _with_records(
-    store: MessageStore, rows: Sequence[Row], on_damage: OnDamage | None
+    store: StoreReader, rows: Sequence[Row], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The rows; a retry was given once more for each time before, and what is due and has a later copy was
     given again as that."""

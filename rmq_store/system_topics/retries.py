@@ -12,7 +12,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import decode_properties, decode_utf8, log_offset_of_id
 from rmq_store.format.topics import DLQ_PREFIX, PROPERTIES, RETRY_PREFIX, dead_letter_of, retry_of
 from rmq_store.reading.query import OnDamage
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.system_topic_rows import Row, all_of, rows_of
 
 _TEXTS = {
@@ -23,7 +23,7 @@ _TEXTS = {
 _SMALL = {"maxAttempts": "MAX_RECONSUME_TIMES"}
 
 
-def dead_letters(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+def dead_letters(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every dead letter, by group in the order of its queue. Columns as in the table `deadLetters`.
 
     Raises the errors of `read_slices` for damage.
@@ -32,7 +32,7 @@ def dead_letters(store: MessageStore, on_damage: OnDamage | None = None) -> Iter
         yield row | _origin(store, row) | {"firstTimestamp": row["bornTimestamp"]}
 
 
-def retries(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+def retries(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """A row for each message that a group sent back, in the order of its first retry.
 
     Columns as in the table `retries`. Takes about a kilobyte of memory for each such message. Raises the
@@ -55,7 +55,7 @@ def retries(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[
         yield row | _origin(store, row) | {"deadLetterTimestamp": dead.get(key)}
 
 
-def _sent_back(store: MessageStore, prefix: str, on_damage: OnDamage | None) -> Iterator[Row]:
+def _sent_back(store: StoreReader, prefix: str, on_damage: OnDamage | None) -> Iterator[Row]:
     for topic in store.topics():
         if not topic.startswith(prefix):
             continue
@@ -79,7 +79,7 @@ def _id_of(row: Row) -> str:
     return str(row["originMsgId"] or row["uniqKey"] or row["msgId"])
 
 
-def _origin(store: MessageStore, row: Row) -> Row:
+def _origin(store: StoreReader, row: Row) -> Row:
     """The queue and queue offset of the message that was sent back, if its record is in this log."""
     place = log_offset_of_id(row["originMsgId"] or "")
     start, end = store.log_range()

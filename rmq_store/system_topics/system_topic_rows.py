@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadHow
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.snapshot.ranges import LogSlice
-from rmq_store.store import MessageStore
 
 PLACE = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "storeTimestamp")
 ORIGIN = ("bornTimestamp", "tags", "keys", "uniqKey", "msgId", "reconsumeTimes")
@@ -28,7 +28,7 @@ _COLUMNS = (  # as fields of a Copy
 
 
 def rows_of(
-    store: MessageStore,
+    store: StoreReader,
     part: QueueSlice,
     texts: Mapping[str, str],
     numbers: Mapping[str, str],
@@ -76,13 +76,13 @@ def whole_numbers(texts: pa.Array, digits: int = 18) -> pa.Array:
     return pc.if_else(fits, texts, None).cast("int64")
 
 
-def all_of(store: MessageStore, topic: str) -> Iterator[QueueSlice]:
+def all_of(store: StoreReader, topic: str) -> Iterator[QueueSlice]:
     """The whole queues of a topic; none if it has no queues."""
     for queue in store.queues(topic):
         yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
 
 
-def is_whole(store: MessageStore, topic: str, queue_id: int | None) -> bool:
+def is_whole(store: StoreReader, topic: str, queue_id: int | None) -> bool:
     """Whether no file between others lacks of a queue, so that what it does not list was never there;
     without an id, of no queue of the topic."""
     chosen = [queue for queue in store.queues(topic) if queue_id in (None, queue.queue_id)]
@@ -107,7 +107,7 @@ class Copy(NamedTuple):
 
 
 def copies_with(
-    store: MessageStore,
+    store: StoreReader,
     topics: Collection[str],
     uniq_keys: Collection[str],
     on_damage: OnDamage | None,
@@ -124,7 +124,7 @@ def copies_with(
 
 
 def _copies(
-    store: MessageStore, topics: Sequence[str], keys: Sequence[str], on_damage: OnDamage | None
+    store: StoreReader, topics: Sequence[str], keys: Sequence[str], on_damage: OnDamage | None
 ) -> Iterator[Copy]:
     ranges = store.view.ranges_of(topics)
     plan = plan_keys(store, ranges, keys)

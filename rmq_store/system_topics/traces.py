@@ -11,7 +11,7 @@ from typing import Any
 
 from rmq_store.format.topics import TRACE_TOPIC
 from rmq_store.reading.query import OnDamage
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.system_topic_rows import Row, all_of, values_in
 
 _END, _SEPARATOR = "\x02", "\x01"
@@ -42,7 +42,7 @@ _Begun = dict[tuple[object, object], object]  # request and message -> group, un
 _CONSUMED = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILED")  # ConsumeReturnType
 
 
-def traces(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+def traces(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every report, in the order in which the broker stored them. Columns as in the table `traces`.
 
     A SubAfter without a group gets that of its SubBefore, which clients send first. What is no report has

@@ -20,8 +20,8 @@ from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Ints
 from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.reading.query import OnDamage
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.system_topic_rows import (
     Copy,
     Row,
@@ -43,7 +43,7 @@ _LOOKED_UP = 1 << 17  # transactions whose messages are looked for at a time
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
-def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iterator[Row]:
+def transactions(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
     """Every transaction of which a half message is left, in the order of the half messages.
 
     Columns as in the table `transactions`, times in ms. Takes memory for those that were stored again.
@@ -57,7 +57,7 @@ def transactions(store: MessageStore, on_damage: OnDamage | None = None) -> Iter
             yield from _with_fates(store, some, newest, on_damage)
 
 
-def ended_half_messages(store: MessageStore, topic: str, on_damage: OnDamage | None = None) -> Ints:
+def ended_half_messages(store: StoreReader, topic: str, on_damage: OnDamage | None = None) -> Ints:
     """The queue offsets of the half messages that the messages of an op topic name, sorted."""
     return _Ended.of(store, topic, on_damage).queue_offsets
 
@@ -74,7 +74,7 @@ class _Ended:
     is_whole: bool
 
     @classmethod
-    def of(cls, store: MessageStore, topic: str, on_damage: OnDamage | None) -> _Ended:
+    def of(cls, store: StoreReader, topic: str, on_damage: OnDamage | None) -> _Ended:
         """Those of an op topic."""
         columns = ("tags", "body", "properties")
         offsets, places = [_NONE], [_NONE]
@@ -120,7 +120,7 @@ def _numbers_in(bodies: pa.Array) -> Ints:
 
 
 def _with_later_halves(
-    store: MessageStore, topic: str, ended: _Ended, on_damage: OnDamage | None
+    store: StoreReader, topic: str, ended: _Ended, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """A row for each first half message that is left, with what its later ones add."""
     later: dict[str, list[Row]] = {}
@@ -134,7 +134,7 @@ def _with_later_halves(
         yield _joined(rows, ended)
 
 
-def _halves(store: MessageStore, topic: str, on_damage: OnDamage | None) -> Iterator[Row]:
+def _halves(store: StoreReader, topic: str, on_damage: OnDamage | None) -> Iterator[Row]:
     for part in all_of(store, topic):
         for row in rows_of(store, part, _TEXTS, _NUMBERS, _SMALL, on_damage=on_damage):
             yield row | {
@@ -169,7 +169,7 @@ def _joined(rows: list[Row], ended: _Ended) -> Row:
 
 
 def _with_fates(
-    store: MessageStore, rows: list[Row], newest: int, on_damage: OnDamage | None
+    store: StoreReader, rows: list[Row], newest: int, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The rows with their state. A committed message may be there without an op message."""
     keys = {row["uniqKey"] for row in rows if row["uniqKey"]}

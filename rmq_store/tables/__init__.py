@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.reading.query import OnDamage
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.tables.diff import DIFF
 from rmq_store.tables.files import CHECKPOINT_TABLE, CONFIG, FILES, INDEX
 from rmq_store.tables.groups import GROUPS, OFFSETS
@@ -41,7 +41,7 @@ TABLES_OF_MESSAGES = [name for name, table in TABLES.items() if table.rows_past_
 """Those of messages in the broker's own topics, which may leave out damaged ones."""
 
 
-def table_of(store: MessageStore, name: str, *, on_damage: OnDamage | None = None) -> pa.Table:
+def table_of(store: StoreReader, name: str, *, on_damage: OnDamage | None = None) -> pa.Table:
     """A table of a store by its name: see `MessageStore.table`."""
     table = TABLES_OF_A_STORE.get(name)
     if table is None:

@@ -12,8 +12,8 @@ from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
 from rmq_store.format.byte_layout import Bytes, Ints
 from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.format.record import Gap
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import offset_steps
-from rmq_store.store import MessageStore
 from rmq_store.tables.files import config_rows
 from rmq_store.tables.groups import OFFSETS
 from rmq_store.tables.table import LONG, TEXT, Row, Table, columns
@@ -48,14 +48,14 @@ DIFF = Table(
 _Values = Mapping[tuple[str, ...], Hashable]
 
 
-def compared_bytes(one: MessageStore, other: MessageStore) -> int:
+def compared_bytes(one: StoreReader, other: StoreReader) -> int:
     """The bytes of the logs that both stores may have: the total that `progress` receives."""
     first, stop = _common(one, other)
     return max(0, stop - first)
 
 
 def differences(
-    one: MessageStore, other: MessageStore, progress: OnBytes = lambda count: None
+    one: StoreReader, other: StoreReader, progress: OnBytes = lambda count: None
 ) -> Iterator[Row]:
     """The rows of the table; none if the stores have the same messages, offsets and configuration.
 
@@ -70,12 +70,12 @@ def differences(
     yield from _of_config(one, other)
 
 
-def _common(one: MessageStore, other: MessageStore) -> tuple[int, int]:
+def _common(one: StoreReader, other: StoreReader) -> tuple[int, int]:
     starts, stops = zip(one.log_range(), other.log_range(), strict=True)
     return max(starts), min(stops)
 
 
-def _of_logs(one: MessageStore, other: MessageStore, progress: OnBytes) -> Iterator[Row]:
+def _of_logs(one: StoreReader, other: StoreReader, progress: OnBytes) -> Iterator[Row]:
     (start, end), (other_start, other_end) = ranges = one.log_range(), other.log_range()
     row = {"what": "log", "one": _range(*ranges[0]), "other": _range(*ranges[1])}
     first, stop = _common(one, other)
@@ -181,7 +181,7 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
     return _Piece(place, place, Gap.UNWRITTEN.value)
 
 
-def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterator[Row]:
+def _of_queue(one: StoreReader, other: StoreReader, queue: QueueId) -> Iterator[Row]:
     states = [store.view.snapshot.queues.get(queue) for store in (one, other)]
     ranges = [None if its is None else (its.min_offset, its.max_offset) for its in states]
     shown = [None if its is None else _range(*its) for its in ranges]
@@ -204,7 +204,7 @@ def _of_queue(one: MessageStore, other: MessageStore, queue: QueueId) -> Iterato
 
 
 def _of_entries(
-    one: MessageStore, other: MessageStore, queue: QueueId, first: int, stop: int, row: Row
+    one: StoreReader, other: StoreReader, queue: QueueId, first: int, stop: int, row: Row
 ) -> Iterator[Row]:
     """What the entries for the same queue offsets do not have in common."""
     counts, at = [0] * len(_UNLIKE), [0] * len(_UNLIKE)
@@ -229,7 +229,7 @@ def _of_entries(
             yield {**row, "first": first_unlike, "count": count, "meaning": meaning}
 
 
-def _listed(store: MessageStore, queue: QueueId, start: int, stop: int) -> Entries:
+def _listed(store: StoreReader, queue: QueueId, start: int, stop: int) -> Entries:
     """The entries of a range that lead to a record."""
     entries = store.view.slice_entries(queue, start, stop)
     return entries.take(entries.points_to_record)
@@ -254,7 +254,7 @@ def _of_values(what: str, one: _Values, other: _Values) -> Iterator[Row]:
             }
 
 
-def _offsets(store: MessageStore) -> _Values:
+def _offsets(store: StoreReader) -> _Values:
     values: dict[tuple[str, ...], Hashable] = {}
     for row in OFFSETS.rows(store):
         queue = f"{row['topic']}/{row['queueId']}"
@@ -262,7 +262,7 @@ def _offsets(store: MessageStore) -> _Values:
     return values
 
 
-def _of_config(one: MessageStore, other: MessageStore) -> Iterator[Row]:
+def _of_config(one: StoreReader, other: StoreReader) -> Iterator[Row]:
     """The values that differ; one row for a file that cannot be read, which is not compared."""
     (mine, problem), (its, other_problem) = _config(one), _config(other)
     unread = {*problem, *other_problem}
@@ -280,7 +280,7 @@ def _of_config(one: MessageStore, other: MessageStore) -> Iterator[Row]:
     yield from _of_values("config", *compared)
 
 
-def _config(store: MessageStore) -> tuple[_Values, dict[str, str]]:
+def _config(store: StoreReader) -> tuple[_Values, dict[str, str]]:
     """The values by file and name, and why files cannot be read."""
     values: dict[tuple[str, ...], Hashable] = {}
     problems: dict[str, str] = {}

@@ -28,7 +28,7 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.queues import QueueSlice
 from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.markers import Checkpoint, was_closed
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.tables.table import DOUBLE, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
@@ -37,7 +37,7 @@ _MOST_A_SLOT = 16  # items on average; a full file of a broker has 4
 _LONG_CHAIN = 10_000
 
 
-def _files(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _files(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     root = Path(store.path)
     logs = {os.path.realpath(folder) for folder in store.log.chain.folders}
     seen: set[tuple[str, str]] = set()
@@ -104,7 +104,7 @@ FILES = Table(
 )
 
 
-def _index(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _index(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     index = store.key_index()
     for file in index.files:
         yield {**_index_row(file), "problem": index.beyond_log(file)}
@@ -184,7 +184,7 @@ _SECRET = re.compile(r"(?i)(password|passwd|secret|access_?key|token|credential)
 HIDDEN = "(hidden)"
 
 
-def _checkpoint(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _checkpoint(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     checkpoint = Checkpoint.read(Path(store.path) / CHECKPOINT_FILE)
     start, end = store.log_range()
     closed = was_closed(store.path)
@@ -229,7 +229,7 @@ class Value(NamedTuple):
         return HIDDEN if self.is_secret else self.text
 
 
-def config_rows(store: MessageStore) -> Iterator[tuple[str, Row, list[tuple[str, Value]]]]:
+def config_rows(store: StoreReader) -> Iterator[tuple[str, Row, list[tuple[str, Value]]]]:
     """Of each file of config/: its name, also where its .bak or a database was read, the columns that all
     its rows have, and its values by their path of names. Only `problem` says that it cannot be read, and
     then it has no values."""
@@ -248,7 +248,7 @@ def config_rows(store: MessageStore) -> Iterator[tuple[str, Row, list[tuple[str,
         yield name, row, list(_leaves(file.content))
 
 
-def _config(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _config(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     for _, row, values in config_rows(store):
         if not values:
             yield row

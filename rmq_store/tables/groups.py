@@ -23,8 +23,8 @@ from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import COUNTED, bytes_between
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.pop import GroupQueue, not_acknowledged
 from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
 from rmq_store.text.times import LATEST_MS
@@ -33,14 +33,14 @@ NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
 NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECORDS"
 
 
-def source_of(store: MessageStore, name: str) -> tuple[str, int | None]:
+def source_of(store: StoreReader, name: str) -> tuple[str, int | None]:
     """The path of a config file that was read, and when it was written (ms); None if it is gone now."""
     path = Path(store.path) / CONFIG_DIR / name
     return str(path), written_at(path)
 
 
 def group_rows(
-    store: MessageStore, offsets: Iterable[Committed], counted: int = COUNTED
+    store: StoreReader, offsets: Iterable[Committed], counted: int = COUNTED
 ) -> Iterator[Row]:
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
@@ -73,9 +73,7 @@ def group_rows(
         yield row
 
 
-def _unacknowledged(
-    store: MessageStore, offsets: Iterable[Committed]
-) -> Counter[GroupQueue] | None:
+def _unacknowledged(store: StoreReader, offsets: Iterable[Committed]) -> Counter[GroupQueue] | None:
     """As `not_acknowledged`; None, and a warning, if a file that says it cannot be read."""
     try:
         return not_acknowledged(store, {(c.group, c.queue): c.offset for c in offsets})
@@ -84,7 +82,7 @@ def _unacknowledged(
         return None
 
 
-def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int, now: int) -> Row:
+def _lag(store: StoreReader, queue: QueueId, offset: int, counted: int, now: int) -> Row:
     low, high = store.view.limits(queue)
     status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.topics.is_read(queue):
@@ -111,7 +109,7 @@ def _lag(store: MessageStore, queue: QueueId, offset: int, counted: int, now: in
     return row
 
 
-def _deleted_from(store: MessageStore, place: int, now: int) -> int | None:
+def _deleted_from(store: StoreReader, place: int, now: int) -> int | None:
     """When retention may delete the log file of a place (ms); None for the last file, and if unknown."""
     segments = store.log.chain.segments
     segment = store.log.chain.segment_at(place)
@@ -176,7 +174,7 @@ GROUPS = Table(
 )
 
 
-def _offsets(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _offsets(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     for kind, name, group, queue, offset in claimed_offsets(store.path):
         yield {
             "kind": kind,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rmq_store.errors import shown_path
 from rmq_store.format.queues import QueueSlice
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Table, columns
 
 PLAN = Table(
@@ -31,7 +31,7 @@ PLAN = Table(
 )
 
 
-def files_opened(store: MessageStore, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
+def files_opened(store: StoreReader, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
     """The files that a read of `slices` opens: queue files and, if `with_log`, log files."""
     found: dict[str, None] = {}
     for part in slices:
@@ -51,7 +51,7 @@ def files_opened(store: MessageStore, slices: Sequence[QueueSlice], *, with_log:
     return list(found)
 
 
-def log_files_between(store: MessageStore, start: int | None, stop: int | None) -> list[str]:
+def log_files_between(store: StoreReader, start: int | None, stop: int | None) -> list[str]:
     """The log files with a part of [start, stop). None means the log's start or end."""
     log_start, log_end = store.log_range()
     first = log_start if start is None else start

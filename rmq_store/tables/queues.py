@@ -11,8 +11,8 @@ from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.reading.query import record_size
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import bytes_between
-from rmq_store.store import MessageStore
 from rmq_store.tables.table import (
     DAY,
     FLAG,
@@ -28,7 +28,7 @@ from rmq_store.tables.table import (
 from rmq_store.text.times import HOUR_MS, day_of, start_of_day, start_of_hour
 
 
-def _topics(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _topics(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     declared, problem = store.view.topics.declared, store.view.topics.problem
     for topic in sorted({*store.topics(), *declared}):
         queues = store.queues(topic)
@@ -66,7 +66,7 @@ TOPICS = Table(
 )
 
 
-def queue_rows(store: MessageStore, queues: Iterable[QueueId]) -> Iterator[Row]:
+def queue_rows(store: StoreReader, queues: Iterable[QueueId]) -> Iterator[Row]:
     """A row of the table `queues` for each of some queues."""
     for queue in queues:
         low, high = store.min_offset(*queue), store.max_offset(*queue)
@@ -115,7 +115,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 def usage_rows(
-    store: MessageStore,
+    store: StoreReader,
     ranges: Iterable[QueueSlice],
     counted: int | None = None,
     zone: tzinfo = timezone.utc,
@@ -204,7 +204,7 @@ def damage_row(error: StoreError) -> Row:
     return row
 
 
-def _damage(store: MessageStore, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+def _damage(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     # What only this table needs takes longer to load than a short answer of the others to make.
     from rmq_store.verify.verify_store import errors_of_part, log_parts
 

@@ -13,7 +13,7 @@ from rmq_store.arrow.column_definitions import TIMESTAMP as TIMESTAMP
 from rmq_store.errors import is_utf8, printable, shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 
 TEXT, INT, LONG, FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
 DOUBLE, DAY, TEXTS = pa.float64(), pa.date32(), pa.list_(pa.string())
@@ -25,8 +25,8 @@ SENTENCES = ("meaning", "reason", "why")
 """Columns of any table that are sentences."""
 Row = Mapping[str, Any]
 """Values by column; what takes long to find is a function, called if its column is wanted."""
-RowsOf = Callable[[MessageStore, Sequence[QueueSlice] | None], Iterable[Row]]
-RowsPastDamage = Callable[[MessageStore, OnDamage | None], Iterable[Row]]
+RowsOf = Callable[[StoreReader, Sequence[QueueSlice] | None], Iterable[Row]]
+RowsPastDamage = Callable[[StoreReader, OnDamage | None], Iterable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Table:
 
     def rows(
         self,
-        store: MessageStore,
+        store: StoreReader,
         ranges: Sequence[QueueSlice] | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterable[Row]:
@@ -83,7 +83,7 @@ class Table:
 
     def of(
         self,
-        store: MessageStore,
+        store: StoreReader,
         ranges: Sequence[QueueSlice] | None = None,
         on_damage: OnDamage | None = None,
     ) -> pa.Table:
@@ -92,7 +92,7 @@ class Table:
 
     def pieces(
         self,
-        store: MessageStore,
+        store: StoreReader,
         ranges: Sequence[QueueSlice] | None = None,
         wanted: Collection[str] | None = None,
         on_damage: OnDamage | None = None,
@@ -145,6 +145,6 @@ def _text(value: str, *, path: bool) -> str:
     return shown if is_utf8(shown) else printable(shown)
 
 
-def all_ranges(store: MessageStore) -> list[QueueSlice]:
+def all_ranges(store: StoreReader) -> list[QueueSlice]:
     """The ranges of all messages in all queues."""
     return store.view.ranges_of(store.topics())

@@ -14,7 +14,7 @@ from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import COMPACTION_QUEUE_DIR, Ints
 from rmq_store.format.hashes import tags_code
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QueueId, QueueSlice
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import BEING_WRITTEN, Finding, a_note, a_warning, an_error
 
@@ -28,7 +28,7 @@ _LOST = (
 )
 
 
-def compaction_findings(store: MessageStore) -> Iterator[Finding]:
+def compaction_findings(store: StoreReader) -> Iterator[Finding]:
     """Findings about the queues that a broker answers from `compaction/`.
 
     Every entry is held against its record, every record against its CRC, and the messages that are there
@@ -55,7 +55,7 @@ def compaction_findings(store: MessageStore) -> Iterator[Finding]:
             yield from _without_messages(store, queue)
 
 
-def _without_messages(store: MessageStore, queue: QueueId) -> Iterator[Finding]:
+def _without_messages(store: StoreReader, queue: QueueId) -> Iterator[Finding]:
     """The finding for a queue that has a folder here, which a broker makes with a message, and none in it.
 
     A broker that writes the store, or was killed, may not have copied the first message yet.
@@ -81,7 +81,7 @@ def _damaged(error: StoreError) -> Finding:
     return an_error("compaction-damaged", str(error.path), meaning, ADVICE, error.offset)
 
 
-def _findings_of(store: MessageStore, queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
+def _findings_of(store: StoreReader, queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
     try:
         units = np.concatenate([*files.units(), np.zeros(0, dtype=BATCH_QUEUE_ENTRY)])
         yield from _unlisted(queue, files)
@@ -151,7 +151,7 @@ def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
 
 
 def _lost(
-    store: MessageStore, queue: QueueId, files: CompactedQueue, there: Ints
+    store: StoreReader, queue: QueueId, files: CompactedQueue, there: Ints
 ) -> Iterator[Finding]:
     """The finding for messages that are the last of their keys, and are not there.
 

@@ -32,8 +32,8 @@ from rmq_store.format.topics import (
     is_system_topic,
 )
 from rmq_store.markers import Checkpoint, read_timer_check
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import DECODED
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
 from rmq_store.system_topics.open_state import expired_unfinished
 from rmq_store.text.sizes import counted
@@ -71,7 +71,7 @@ _GIVEN_ADVICE = (
 _LISTED = 10  # queues that a finding names
 
 
-def start_findings(store: MessageStore, records: int, last_timestamp: int) -> Iterator[Finding]:
+def start_findings(store: StoreReader, records: int, last_timestamp: int) -> Iterator[Finding]:
     """Findings of what a broker's start goes by: `abort`, and the checkpoint, compared with a log of
     `records` records, the last one stored at `last_timestamp` (ms)."""
     path = store.path / ABORT_FILE
@@ -117,7 +117,7 @@ def start_findings(store: MessageStore, records: int, last_timestamp: int) -> It
     yield an_error("checkpoint-ahead", str(path), f"it says that {said} is lost", _LOST_END)
 
 
-def config_findings(store: MessageStore) -> Iterator[Finding]:
+def config_findings(store: StoreReader) -> Iterator[Finding]:
     """Findings for files in config/ that cannot be read, and for those whose .bak was read instead."""
     try:
         names = config_names(store.path)
@@ -144,7 +144,7 @@ def config_findings(store: MessageStore) -> Iterator[Finding]:
         yield _unreadable(error, store)
 
 
-def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Finding]:
+def _missing_files(store: StoreReader, names: Collection[str]) -> Iterator[Finding]:
     """Findings for files that the broker had, by others of its files, and that are gone with their .bak."""
     taken = None if names else taken_by_broker(store)
     if taken is not None:
@@ -160,7 +160,7 @@ def _missing_files(store: MessageStore, names: Collection[str]) -> Iterator[Find
         yield _missing(store, DELAY_FILE, f"{SCHEDULE_TOPIC} has messages")
 
 
-def _missing(store: MessageStore, name: str | None, proof: str, *others: str) -> Finding:
+def _missing(store: StoreReader, name: str | None, proof: str, *others: str) -> Finding:
     """A finding for a file that is gone; None: for all, of which `others` are named."""
     folder = store.path / CONFIG_DIR
     which = "no file is there" if name is None else "neither the file nor its .bak is there"
@@ -175,7 +175,7 @@ def _missing(store: MessageStore, name: str | None, proof: str, *others: str) ->
     )
 
 
-def taken_by_broker(store: MessageStore) -> int | None:
+def taken_by_broker(store: StoreReader) -> int | None:
     """The log offset of a message with a property that only a broker sets, at the ends of queues.
 
     A log may also be written by the broker's store alone, without configuration.
@@ -197,14 +197,14 @@ def taken_by_broker(store: MessageStore) -> int | None:
     return None
 
 
-def _unreadable(error: CorruptConfigError, store: MessageStore) -> Finding:
+def _unreadable(error: CorruptConfigError, store: StoreReader) -> Finding:
     path, todo = error.path or CONFIG_DIR, error.advice or "Restore a copy"
     if os.path.basename(path).removesuffix(".bak") == DELAY_FILE:
         todo += _count_delayed(store)
     return an_error("config-unreadable", path, error.reason, todo)
 
 
-def _count_delayed(store: MessageStore) -> str:
+def _count_delayed(store: StoreReader) -> str:
     """How many messages a broker may deliver again without delayOffset.json."""
     queues = store.view.queues_of(SCHEDULE_TOPIC)
     count = sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues)
@@ -212,7 +212,7 @@ def _count_delayed(store: MessageStore) -> str:
 
 
 def progress_findings(
-    store: MessageStore, listed: Collection[QueueId] | None = None
+    store: StoreReader, listed: Collection[QueueId] | None = None
 ) -> Iterator[Finding]:
     """Findings for what files say was consumed or delivered and the queues do not have, and for
     messages that no consumer gets.
@@ -225,7 +225,7 @@ def progress_findings(
     yield from _unread(store, listed)
 
 
-def _consumers(store: MessageStore) -> Iterator[Finding]:
+def _consumers(store: StoreReader) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
     for _, name, group, queue, offset in committed_offsets(store.path):
         limits = _range_of(store, queue)
@@ -244,7 +244,7 @@ def _consumers(store: MessageStore) -> Iterator[Finding]:
         )
 
 
-def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:
+def _range_of(store: StoreReader, queue: QueueId) -> tuple[int, int] | None:
     """Min and max offset of a queue; None if its topic was deleted."""
     state = store.snapshot().queues.get(queue)
     if state is None:
@@ -252,7 +252,7 @@ def _range_of(store: MessageStore, queue: QueueId) -> tuple[int, int] | None:
     return state.min_offset, state.max_offset
 
 
-def _sent(store: MessageStore) -> Iterator[Finding]:
+def _sent(store: StoreReader) -> Iterator[Finding]:
     """Findings for groups that were sent messages after the end of their queue.
 
     Before its first offset may be what has expired meanwhile.
@@ -272,7 +272,7 @@ def _sent(store: MessageStore) -> Iterator[Finding]:
         )
 
 
-def _delay_levels(store: MessageStore) -> Iterator[Finding]:
+def _delay_levels(store: StoreReader) -> Iterator[Finding]:
     """Findings for delay levels that are delivered further than their queue, or the log, goes."""
     file = read_delay_file(store.path)
     if file is None:
@@ -295,7 +295,7 @@ def _delay_levels(store: MessageStore) -> Iterator[Finding]:
             )
 
 
-def _timer(store: MessageStore) -> Iterator[Finding]:
+def _timer(store: StoreReader) -> Iterator[Finding]:
     """Findings for a timer that has read its topic further than it goes, or has delivered what the log
     does not have."""
     check, path = read_timer_check(store.path), str(store.path / CONFIG_DIR / TIMER_CHECK)
@@ -326,7 +326,7 @@ def _timer(store: MessageStore) -> Iterator[Finding]:
         )
 
 
-def _expired(store: MessageStore) -> Iterator[Finding]:
+def _expired(store: StoreReader) -> Iterator[Finding]:
     """Findings for delayed and timer messages that expired before they were delivered."""
     for expired in expired_unfinished(store):
         yield a_warning(
@@ -339,7 +339,7 @@ def _expired(store: MessageStore) -> Iterator[Finding]:
         )
 
 
-def _unread(store: MessageStore, listed: Collection[QueueId] | None) -> Iterator[Finding]:
+def _unread(store: StoreReader, listed: Collection[QueueId] | None) -> Iterator[Finding]:
     """Findings for topics with messages in queues that no consumer reads, or that no broker knows."""
     unread: dict[str, list[tuple[int, int]]] = {}
     for queue, state in store.snapshot().queues.items():
@@ -365,7 +365,7 @@ def _unread(store: MessageStore, listed: Collection[QueueId] | None) -> Iterator
         )
 
 
-def _why_unread(store: MessageStore, topic: str, queues: int) -> tuple[str, str]:
+def _why_unread(store: StoreReader, topic: str, queues: int) -> tuple[str, str]:
     """Why no consumer reads a topic with so many queues, and what to do."""
     if store.is_undeclared(topic):
         return "is not in this file", (

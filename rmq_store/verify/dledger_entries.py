@@ -21,7 +21,7 @@ from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.byte_layout import Ints, Mask
 from rmq_store.format.record import BLANK, ENTRY_HEAD, ENTRY_HEAD_SIZE, INDEX_UNIT, NORMAL, Gap
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning
 
 Heads = npt.NDArray[Any]
@@ -62,7 +62,7 @@ class EntrySpan:
 class EntryChecks:
     """Checks the entries of a part of the log, piece by piece."""
 
-    def __init__(self, store: MessageStore, findings: Findings) -> None:
+    def __init__(self, store: StoreReader, findings: Findings) -> None:
         self._log, self._findings = store.log, findings
         self._units = _units_of(store)
         self.spans: list[EntrySpan] = []
@@ -155,7 +155,7 @@ def _follows(last: EntrySpan, span: EntrySpan) -> bool:
     return span.index == last.last_index + 1 and span.term >= last.last_term
 
 
-def entry_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
+def entry_findings(store: StoreReader, spans: Sequence[EntrySpan]) -> Iterator[Finding]:
     """Findings for entries that do not follow those before them, and for an index that has one right behind
     the last one of the log. `spans`: of the whole log, sorted."""
     for last, span in pairwise(spans):
@@ -190,7 +190,7 @@ def entry_findings(store: MessageStore, spans: Sequence[EntrySpan]) -> Iterator[
         )
 
 
-def _units_of(store: MessageStore) -> SegmentChain | None:
+def _units_of(store: StoreReader) -> SegmentChain | None:
     for member in members_in(Path(store.path), store.config)[:1]:
         with suppress(StoreError):
             units = SegmentChain([member.index])

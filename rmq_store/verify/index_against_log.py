@@ -37,7 +37,7 @@ from rmq_store.index.index_file_reader import (
 from rmq_store.index.index_writer import index_items, tag_items
 from rmq_store.loops.index_items import check_items, pairs_between
 from rmq_store.markers import Checkpoint, was_closed
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, Findings, Severity, a_note, a_warning
@@ -330,7 +330,7 @@ class IndexHealth:
     longest_chain: int
 
 
-def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
+def check_files(store: StoreReader, findings: Findings) -> list[IndexHealth]:
     """Check each index file of a store. Returns the health of those that fit a geometry."""
     closed = was_closed(store.path)
     sources = Sources(FILES_MAPPED)
@@ -369,7 +369,7 @@ def check_files(store: MessageStore, findings: Findings) -> list[IndexHealth]:
     return health
 
 
-def _flushed_until(store: MessageStore) -> int:
+def _flushed_until(store: StoreReader) -> int:
     """The time (ms) up to which the index was flushed. After a crash the broker keeps index files
     that end before it."""
     try:
@@ -431,7 +431,7 @@ def _likely_geometry(
     return next((guess for guess in guesses if guess.file_size == segment.size), None)
 
 
-def _wrong_times(store: MessageStore, file: IndexFile) -> Iterator[Finding]:
+def _wrong_times(store: StoreReader, file: IndexFile) -> Iterator[Finding]:
     """The finding for a time of the header that is not that of the record at its log offset."""
     wrong = []
     for end in ("begin", "end"):
@@ -472,7 +472,7 @@ def _out_of_log(
 
 
 _Span = tuple[int, int]
-_spans: WeakKeyDictionary[MessageStore, dict[tuple[str, int], _Span]] = WeakKeyDictionary()
+_spans: WeakKeyDictionary[StoreReader, dict[tuple[str, int], _Span]] = WeakKeyDictionary()
 
 
 def items_between(
@@ -518,7 +518,7 @@ def pair(place: Ints, hashes: Ints) -> Ints:
 class IndexPart:
     """The index items of one part of the log, the keys that they miss, and those of no record."""
 
-    def __init__(self, store: MessageStore, start: int, stop: int) -> None:
+    def __init__(self, store: StoreReader, start: int, stop: int) -> None:
         """Load the items of the log range [start, stop)."""
         files = open_index_files(store.path, store.config)
         self._base = start

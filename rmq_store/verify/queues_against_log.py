@@ -22,9 +22,9 @@ from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DI
 from rmq_store.format.queues import QUEUE_ENTRY, Entries, QueueId, QueueSlice, no_entries
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.slice_entries import NOT_OF_QUEUE, OTHER_OFFSET
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.ranges import QueueState
-from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Finding, Findings, Severity, a_warning, an_error
 
@@ -330,7 +330,7 @@ class ListedCheck:
     many, and a log range may have a few records of each of ten thousand queues.
     """
 
-    def __init__(self, store: MessageStore, tally: QueueTally, findings: Findings) -> None:
+    def __init__(self, store: StoreReader, tally: QueueTally, findings: Findings) -> None:
         self._store, self._tally, self._findings = store, tally, findings
         self._comparison = RecordComparison(store.view)
         self._waiting: list[DispatchRequests] = []
@@ -445,7 +445,7 @@ def _run_of(requests: DispatchRequests, rows: Ints, places: Ints) -> UnlistedRun
     return run
 
 
-def _unlisted(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def _unlisted(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that their queue does not list at their queue offsets."""
     order, runs = list(_UNLISTED), tally.unlisted.items()
     # A broker that dispatches two lives lists the first record of the later one behind the earlier.
@@ -475,7 +475,7 @@ def _unlisted(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
 
 
 def check_entries(
-    store: MessageStore, tally: QueueTally, damage: Sequence[Range], lost: Counter[QueueId]
+    store: StoreReader, tally: QueueTally, damage: Sequence[Range], lost: Counter[QueueId]
 ) -> Iterator[Finding]:
     """Findings for entries without a record. Searches only queues with more entries than
     records. `damage`: the log offsets of what the log lost, in any order. Counts in `lost` the messages
@@ -494,7 +494,7 @@ def _entries_of(state: QueueState) -> int:
 
 
 def _dangling(
-    store: MessageStore, queue: QueueId, damage: Sequence[Range], lost: Counter[QueueId]
+    store: StoreReader, queue: QueueId, damage: Sequence[Range], lost: Counter[QueueId]
 ) -> Iterator[Finding]:
     """One finding for entries that lead into `damage`, and one for other entries without a record."""
     state = store.snapshot().queues[queue]
@@ -583,14 +583,14 @@ def _around(damage: Sequence[Range], log_offset: int) -> Range | None:
     return damage[at] if at >= 0 and log_offset < damage[at][1] else None
 
 
-def not_listed(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def not_listed(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that queues do not list, by what was counted in the whole log."""
     yield from _waiting(store, tally)
     yield from _queueless(store, tally)
     yield from _unlisted(store, tally)
 
 
-def _waiting(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def _waiting(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that a queue does not list yet. The broker lists them when it starts.
 
     A broker that stops removes the file `abort` only after it has listed all.
@@ -613,7 +613,7 @@ def _waiting(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
         )
 
 
-def _queueless(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
+def _queueless(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records whose queue has no files.
 
     If topics.json has the topic, the queue is lost, or the topic was created again and has no message in the
@@ -651,7 +651,7 @@ def _queueless(store: MessageStore, tally: QueueTally) -> Iterator[Finding]:
         )
 
 
-def _begins_before(store: MessageStore, topic: str, log_offset: int) -> bool:
+def _begins_before(store: StoreReader, topic: str, log_offset: int) -> bool:
     """Whether a queue of a topic begins before a place in the log: the topic was not created since."""
     for queue, state in store.snapshot().queues.items():
         if queue.topic == topic and state.min_offset < state.max_offset:
@@ -669,7 +669,7 @@ def _of_last_life(parts: list[QueuelessPart]) -> int:
     return count
 
 
-def queue_folder(store: MessageStore, queue: QueueId, batch: bool = False) -> str:
+def queue_folder(store: StoreReader, queue: QueueId, batch: bool = False) -> str:
     """The folder of a queue's files, or of the database that it is in."""
     if queue in store.snapshot().queues:
         return store.view.folder(queue)

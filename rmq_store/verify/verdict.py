@@ -15,6 +15,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import (
     LOG_FILE,
     QUEUE_FILE,
@@ -24,7 +25,6 @@ from rmq_store.recovery.recover_store import (
     plan_recovery,
 )
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, Severity
@@ -143,7 +143,7 @@ def _when(lost: Lost) -> str:
 
 
 def verdict_of(
-    store: MessageStore,
+    store: StoreReader,
     findings: Sequence[Finding],
     damage: Sequence[tuple[int, int]],
     lost: Mapping[QueueId, int],
@@ -180,7 +180,7 @@ def verdict_of(
 
 
 def _times_around(
-    store: MessageStore, damage: Sequence[tuple[int, int]]
+    store: StoreReader, damage: Sequence[tuple[int, int]]
 ) -> tuple[int | None, int | None]:
     """The store times (ms) of the record before the first damage and of that after the last."""
     if not damage:
@@ -196,12 +196,12 @@ def _times_around(
     return before, None if after is None else int(after.store_timestamp[0])
 
 
-def _sound(store: MessageStore, start: int, stop: int) -> Iterator[Headers]:
+def _sound(store: StoreReader, start: int, stop: int) -> Iterator[Headers]:
     pieces = walk(store.log, start, stop, check_crc=False)
     return (piece.headers for piece in pieces if isinstance(piece, SoundRun))
 
 
-def start_of(store: MessageStore) -> BrokerStart | None:
+def start_of(store: StoreReader) -> BrokerStart | None:
     """What a broker would do; None where that was not tried, or changes."""
     if not store.log.chain.cost.grows:
         return None
@@ -226,7 +226,7 @@ def _cut(snapshot: StoreSnapshot, start: BrokerStart) -> int:
 
 
 def _help(
-    store: MessageStore, start: BrokerStart | None, wrong: Counter[str], records: int, cuts: int
+    store: StoreReader, start: BrokerStart | None, wrong: Counter[str], records: int, cuts: int
 ) -> Help | None:
     """What helps most: first what lets a broker start, then what keeps most."""
     refusals = () if start is None else start.refusals
@@ -257,11 +257,11 @@ def _help(
     return None
 
 
-def _command(store: MessageStore, name: str, options: str) -> str:
+def _command(store: StoreReader, name: str, options: str) -> str:
     return f"{spoken('rmqstore')} {name} {shlex.quote(shown_path(str(store.path)))} {options}"
 
 
-def _recovery(store: MessageStore, records: int) -> Help | None:
+def _recovery(store: StoreReader, records: int) -> Help | None:
     """The recovery in place, if it gives each file of the log its size and cuts no intact record."""
     try:
         plan = plan_recovery(store.path, store.config)

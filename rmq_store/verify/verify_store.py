@@ -38,10 +38,10 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers import Checkpoint
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE, refused_files
 from rmq_store.recovery.recover_store import BrokerStart
 from rmq_store.snapshot.opening import refuse_unknown_size
-from rmq_store.store import MessageStore
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.compacted_files import compaction_findings
@@ -165,7 +165,7 @@ class Beside(NamedTuple):
     start: BrokerStart | None
 
     @classmethod
-    def of(cls, store: MessageStore) -> Beside:
+    def of(cls, store: StoreReader) -> Beside:
         """That of a store."""
         findings = Findings()
         return cls(findings, check_files(store, findings), start_of(store))
@@ -234,7 +234,7 @@ class VerifyReport:
 
 
 def verify(
-    store: MessageStore, progress: Progress | None = None, *, bodies: bool = False
+    store: StoreReader, progress: Progress | None = None, *, bodies: bool = False
 ) -> VerifyReport:
     """Check a whole store. `bodies`: open all compressed bodies; their first bytes are checked anyway.
 
@@ -244,7 +244,7 @@ def verify(
     return VerifyQuestion(bodies).merge(store, parts)
 
 
-def log_parts(store: MessageStore, least: int = _LEAST_PART) -> list[tuple[int, int]]:
+def log_parts(store: StoreReader, least: int = _LEAST_PART) -> list[tuple[int, int]]:
     """The log cut into parts that can be checked separately, at starts of records or gaps.
 
     One per file, with the gap after it; a file that is long for its log is cut, into parts of `least` bytes
@@ -257,7 +257,7 @@ def log_parts(store: MessageStore, least: int = _LEAST_PART) -> list[tuple[int, 
     return [part for file, stop in files for part in pairwise(_cuts(store, file, stop, size))]
 
 
-def _cuts(store: MessageStore, file: SegmentFile, stop: int, size: int) -> list[int]:
+def _cuts(store: StoreReader, file: SegmentFile, stop: int, size: int) -> list[int]:
     """Where to cut the log from a file to `stop` into parts of `size` bytes, its ends included."""
     log, start = store.log, file.base
     end = min(log.chain.segment_end(file), store.log_range()[1])
@@ -271,7 +271,7 @@ def _cuts(store: MessageStore, file: SegmentFile, stop: int, size: int) -> list[
 
 
 def check_log(
-    store: MessageStore,
+    store: StoreReader,
     start: int,
     stop: int,
     progress: Progress | None = None,
@@ -295,7 +295,7 @@ def check_log(
 class _PartCheck:
     """The checks of one part of the log."""
 
-    def __init__(self, store: MessageStore, start: int, stop: int, bodies: bool) -> None:
+    def __init__(self, store: StoreReader, start: int, stop: int, bodies: bool) -> None:
         self.store, self.start, self.part = store, start, CheckedPart()
         self.opens_bodies = bodies
         self.unopened, self.first_unopened = 0, -1  # bodies, and a log offset
@@ -346,7 +346,7 @@ class _PartCheck:
         part.last_timestamp = max(part.last_timestamp, int(stored_at.max()))
 
 
-def _unopened(store: MessageStore, count: int, first: int) -> Finding:
+def _unopened(store: StoreReader, count: int, first: int) -> Finding:
     return a_warning(
         "body-not-compressed",
         store.log.path_at(first),
@@ -367,7 +367,7 @@ def _misnamed(file: MisnamedFile) -> Finding:
     )
 
 
-def _refused_files(store: MessageStore) -> Iterator[Finding]:
+def _refused_files(store: StoreReader) -> Iterator[Finding]:
     """Findings for files of the log and the queues with which no broker starts."""
     chain = store.log.chain
     if not chain.cost.grows:
@@ -396,7 +396,7 @@ def _refused_files(store: MessageStore) -> Iterator[Finding]:
             )
 
 
-def _lost_end(store: MessageStore) -> Iterator[Finding]:
+def _lost_end(store: StoreReader) -> Iterator[Finding]:
     """The finding for an end of the log that is lost, as queues prove it."""
     end = store.log_range()[1]
     try:
@@ -417,7 +417,7 @@ def _refused(error: StoreError, part: str, advice: str) -> Finding:
     return an_error(f"{part}-file-refused", str(error.path), meaning, advice)
 
 
-def _grown(store: MessageStore, now: int) -> Iterator[Finding]:
+def _grown(store: StoreReader, now: int) -> Iterator[Finding]:
     end = store.log_range()[1]
     if now > end:
         yield a_note(
@@ -442,7 +442,7 @@ def _unreached(piece: AfterEnd) -> Finding:
     )
 
 
-def _note_gap(store: MessageStore, extent: Extent, part: CheckedPart) -> None:
+def _note_gap(store: StoreReader, extent: Extent, part: CheckedPart) -> None:
     gap = extent.gap
     if gap is Gap.GHOST and not _is_left_over(store, extent):
         gap = Gap.DAMAGED
@@ -476,7 +476,7 @@ def _note_gap(store: MessageStore, extent: Extent, part: CheckedPart) -> None:
     )
 
 
-def _is_left_over(store: MessageStore, ghost: Extent) -> bool:
+def _is_left_over(store: StoreReader, ghost: Extent) -> bool:
     """Whether a record that names another place was there once: it has expired, and no queue lists it
     here; or it is there now too."""
     chain, size = store.log.chain, ghost.stop - ghost.start
@@ -487,7 +487,7 @@ def _is_left_over(store: MessageStore, ghost: Extent) -> bool:
     return store.log.is_record(named, size) and np.array_equal(raw, chain.read(named, named + size))
 
 
-def _is_listed(store: MessageStore, record: Bytes, log_offset: int) -> bool:
+def _is_listed(store: StoreReader, record: Bytes, log_offset: int) -> bool:
     """Whether a queue that lists this record has an entry that leads to `log_offset`."""
     headers = Headers(record, np.zeros(1, dtype=np.int64), log_offset)
     requests = store.view.requests_of(DecodedRecords.of(headers))
@@ -499,13 +499,13 @@ def _is_listed(store: MessageStore, record: Bytes, log_offset: int) -> bool:
     return False
 
 
-def _has_empty_file(store: MessageStore, extent: Extent) -> bool:
+def _has_empty_file(store: StoreReader, extent: Extent) -> bool:
     """Whether a file without a byte has the name of one that is missing in a range of the log."""
     return any(extent.start <= int(path.name) < extent.stop for path in empty_files(store.log))
 
 
 def _about_end(
-    store: MessageStore, extent: Extent, usual: tuple[str, str, str]
+    store: StoreReader, extent: Extent, usual: tuple[str, str, str]
 ) -> tuple[str, str, str, int]:
     """Code, meaning and advice for bytes after the last record, and where they stop.
 
@@ -521,7 +521,7 @@ def _about_end(
     return ("log-torn-tail", _CUT_LATER, _CUT_ADVICE, stop) if torn else (*usual, stop)
 
 
-def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
+def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings, end = whole.findings, store.log_range()[1]
     findings.add_all(not_listed(store, whole.tally))
@@ -561,7 +561,7 @@ def conclude(store: MessageStore, whole: CheckedPart) -> VerifyReport:
 
 
 def _about_index(
-    store: MessageStore, health: Sequence[IndexHealth], whole: CheckedPart
+    store: StoreReader, health: Sequence[IndexHealth], whole: CheckedPart
 ) -> Iterator[Finding]:
     folder = str(store.path / INDEX_DIR)
     lost = list(_lost_index(store, whole, len(health)))
@@ -590,7 +590,7 @@ def _about_index(
         )
 
 
-def _lost_index(store: MessageStore, whole: CheckedPart, readable: int) -> Iterator[Finding]:
+def _lost_index(store: StoreReader, whole: CheckedPart, readable: int) -> Iterator[Finding]:
     """The finding for an index that ends before the time up to which the checkpoint has flushed it."""
     try:
         said = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).index_msg_timestamp
@@ -613,7 +613,7 @@ def _lost_index(store: MessageStore, whole: CheckedPart, readable: int) -> Itera
         )
 
 
-def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
+def _about_rocksdb(store: StoreReader) -> Iterator[Finding]:
     unread = store.view.unread_database
     if unread is not None:
         yield a_note(
@@ -627,7 +627,7 @@ def _about_rocksdb(store: MessageStore) -> Iterator[Finding]:
     yield from _inner_batches(store, str(rocksdb_queues(store.path)))
 
 
-def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
+def _inner_batches(store: StoreReader, database: str) -> Iterator[Finding]:
     """Queues in a database that have more messages than entries (DefaultMessageStore#getMessage)."""
     for queue, state in store.snapshot().queues.items():
         units = state.file_stop - state.file_start + (0 if state.tail is None else len(state.tail))
@@ -645,7 +645,7 @@ def _inner_batches(store: MessageStore, database: str) -> Iterator[Finding]:
             )
 
 
-def _about_dledger(store: MessageStore) -> Iterator[Finding]:
+def _about_dledger(store: StoreReader) -> Iterator[Finding]:
     folders = {folder for member in members_in(store.path, store.config) for folder in member.data}
     for folder in dledger_folders(store.path):
         if folder / DATA not in folders:
@@ -708,11 +708,11 @@ class VerifyQuestion:
 
     bodies: bool = False
 
-    def plan(self, store: MessageStore) -> list[tuple[int, int]]:
+    def plan(self, store: StoreReader) -> list[tuple[int, int]]:
         """The log ranges to check, as log offsets, and what is beside the log."""
         return [_BESIDE, *log_parts(store)]
 
-    def work(self, store: MessageStore, share: tuple[int, int], progress: Progress) -> CheckedPart:
+    def work(self, store: StoreReader, share: tuple[int, int], progress: Progress) -> CheckedPart:
         """Check one range of the log with the queue entries and index items of its records, or what is beside
         the log."""
         if share == _BESIDE:
@@ -723,7 +723,7 @@ class VerifyQuestion:
         """Bytes of the range."""
         return share[1] - share[0]
 
-    def merge(self, store: MessageStore, parts: Iterable[CheckedPart]) -> VerifyReport:
+    def merge(self, store: StoreReader, parts: Iterable[CheckedPart]) -> VerifyReport:
         """The report. Also checks what no single part of the log shows."""
         whole = CheckedPart()
         for part in parts:
@@ -735,7 +735,7 @@ _ADVICE = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild S
 
 
 def errors_of_part(
-    store: MessageStore, start: int, stop: int, wanted: Callable[[QueueId], bool]
+    store: StoreReader, start: int, stop: int, wanted: Callable[[QueueId], bool]
 ) -> Iterator[StoreError]:
     """An error for each damaged range in a part of `log_parts` to which no `wanted` queue leads a reader,
     and one for each that does not list records of it, or has no files although topics.json has its topic."""
@@ -759,13 +759,13 @@ def errors_of_part(
             yield _not_listed(store, queue, count, -1, min(one.log_offset for one in parts))
 
 
-def _leads_into(store: MessageStore, queue: QueueId, start: int, stop: int) -> bool:
+def _leads_into(store: StoreReader, queue: QueueId, start: int, stop: int) -> bool:
     at = store.view.offset_at_log(queue, start)
     return at < store.max_offset(*queue) and start <= store.log_offset_of(queue, at) < stop
 
 
 def _not_listed(
-    store: MessageStore, queue: QueueId, count: int, queue_offset: int, log_offset: int
+    store: StoreReader, queue: QueueId, count: int, queue_offset: int, log_offset: int
 ) -> StoreError:
     lists = "does not list" if queue in store.snapshot().queues else "has no files to list"
     return CorruptQueueError(

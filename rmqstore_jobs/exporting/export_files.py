@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.errors import StoreError
 from rmq_store.files.durable_files import sync_path
@@ -25,6 +24,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress, ask
 from rmq_store.reading.query import CORRUPT, PERMISSIVE
 from rmq_store.reading.slice_reader import ranges_of_slices
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_LOG
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.tasks import Share, StoreScan, reporting_shares, shares_of
@@ -135,7 +135,7 @@ class Written:
 class _NotedDamage(DamageHandler):
     """Notes what is left out of some ranges. A later run exports what a queue lacks at its ends."""
 
-    def __init__(self, store: MessageStore, scan: StoreScan) -> None:
+    def __init__(self, store: StoreReader, scan: StoreScan) -> None:
         super().__init__(store, scan.options)
         self._ranges = ranges_of_slices(scan.ranges)
         self.left_out: Counter[QueueId | None] = Counter()
@@ -180,13 +180,13 @@ class WaveFiles:
     format: str
     charset: str | None = None  # of bodies, in formats of text
 
-    def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
+    def plan(self, store: StoreReader) -> list[tuple[int, Share]]:
         """The shares with their numbers, and those that report what is missing."""
         scans = (self.read.scan,)
         missing = reporting_shares(scans, verify=self.read.verifies)
         return list(enumerate((*shares_of(scans, self.read.columns), *missing)))
 
-    def work(self, store: MessageStore, share: tuple[int, Share], progress: OnProgress) -> Written:
+    def work(self, store: StoreReader, share: tuple[int, Share], progress: OnProgress) -> Written:
         """Write the files of a share. Raises what the read raises, and OSError."""
         (number, part), scan, columns = share, self.read.scan, self.read.columns
         damage = _NotedDamage(store, scan)
@@ -206,7 +206,7 @@ class WaveFiles:
         piece = share[1].slice
         return 0 if piece is None else piece.selected_bytes
 
-    def merge(self, store: MessageStore, parts: Iterable[Written]) -> Written:
+    def merge(self, store: StoreReader, parts: Iterable[Written]) -> Written:
         """The files of all shares."""
         of_shares = list(parts)
         files = tuple(file for part in of_shares for file in part.files)

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store import MessageStore
 from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.files.journal import has_content
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import dialect
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.open_state import OpenState
 from rmq_store.text.progress import Progress
 from rmq_store.writing.store_writer import Refusal, refused_rows
@@ -152,7 +152,7 @@ def _queues(spec: ReplaySpec, groups: list[Row]) -> Iterator[PlannedQueue]:
 
 
 def _grouped_rows(
-    spec: ReplaySpec, state: OpenState | None, store: MessageStore, number: int, batches: Batches
+    spec: ReplaySpec, state: OpenState | None, store: StoreReader, number: int, batches: Batches
 ) -> pa.Table:
     """Messages, bytes and offsets of a share by queues, and by why the target would leave them out."""
     body = "rawBody" if spec.to_broker is None else "body"
@@ -186,7 +186,7 @@ def _by_writer(spec: ReplaySpec, path: str, state: OpenState | None) -> Refusals
     """Those of the target store's writer, and what of the broker's own records is not open."""
     config, how = StoreConfig.of(spec.target_conf), dialect(spec.release)
     if has_content(path):
-        with MessageStore.open(path, broker_conf=spec.target_conf) as target:
+        with StoreReader.open(path, broker_conf=spec.target_conf) as target:
             config = config.with_defaults_of(target.geometry())
 
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:

@@ -14,12 +14,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmq_store import MessageStore
 from rmq_store.admin.salvage import MovedRecords
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
@@ -29,12 +27,18 @@ from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import OP_TOPICS
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.system_topics.open_state import HalfName
 from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.store_writer import Refusal, append_accepted, with_log_of_its_own
+from rmq_store.writing.store_writer import (
+    Refusal,
+    StoreWriter,
+    append_accepted,
+    with_log_of_its_own,
+)
 from rmqstore_jobs.replay_targets.replay_call import (
     ReplayCall,
     ReplayReport,
@@ -62,16 +66,12 @@ from rmqstore_jobs.running.source_options import pieces_in
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop, parallel_shares
 from spark_source.writing.target import WriteOptions, finish_or_undo_append
 
-if TYPE_CHECKING:
-    from rmq_store.writing.store_writer import StoreWriter
-
-
 PARQUET = "parquet"
 _ROW_GROUP_BYTES = 64 << 20
 _WHOLE = "_SUCCESS"  # as Spark's writers mark a folder with all its files
 
 
-def _write_share(folder: Path, store: MessageStore, number: int, rows: Batches) -> int:
+def _write_share(folder: Path, store: StoreReader, number: int, rows: Batches) -> int:
     first = next(rows, None)
     if first is None:
         return 0
@@ -119,9 +119,9 @@ def open_target(
     """The target store of `run`, opened for appending; created if the run creates it. Raises JournalError
     if a resumed run finds another end of the log than the journal says."""
     if run.created and not has_content(asked.path):
-        return MessageStore.create(asked.path, asked.config, release=asked.release)
+        return StoreWriter.create(asked.path, asked.config, release=asked.release)
     with _continuing(run, journal, asked.path) if resumed else nullcontext():
-        store = MessageStore.append_to(
+        store = StoreWriter.append_to(
             asked.path, asked.config, release=asked.release, recovery="refuse"
         )
         end = store.log_range()[1]
@@ -162,7 +162,7 @@ def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, 
     source, their queue offset and log offset here."""
     before = {QueueId(topic, queue_id): end for topic, queue_id, end in run.target_queues}
     places, halves = ("queueOffset", "commitLogOffset"), []
-    with MessageStore.open(asked.path, config=asked.config) as store:
+    with StoreReader.open(asked.path, config=asked.config) as store:
         for queue in (queue for topic in OP_TOPICS for queue in store.queues(topic)):
             part = QueueSlice(queue, before.get(queue, 0), store.max_offset(*queue))
             for batch in store.read_slices([part], columns=(*places, "properties")):
@@ -176,7 +176,7 @@ def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, 
     return halves
 
 
-def queue_ends(store: MessageStore | StoreWriter) -> dict[QueueId, int]:
+def queue_ends(store: StoreReader | StoreWriter) -> dict[QueueId, int]:
     """The max offset of every queue of `store`."""
     return {queue: store.max_offset(*queue) for queue in store.queues()}
 
@@ -202,7 +202,7 @@ class LocalReplay(ReplayCall):
             return replace(run, next_log_offset=None)
         if not has_content(to_store):
             return replace(run, created=True)
-        with MessageStore.open(to_store, broker_conf=self.spec.target_conf) as target:
+        with StoreReader.open(to_store, broker_conf=self.spec.target_conf) as target:
             ends = tuple((*queue, end) for queue, end in queue_ends(target).items())
             return replace(run, target_queues=ends, target_end=target.log_range()[1])
 

@@ -36,10 +36,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf
 from rmq_store.files.durable_files import sync_folder, sync_path
 from rmq_store.format.byte_layout import CRC_PROPERTY, KEY_SEPARATOR, Property
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import Secret, reveal
 from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.text.progress import Progress
@@ -539,7 +539,7 @@ def _send_rows(
     spec: ReplaySpec,
     access: BrokerAccess,
     tasks: int,
-    store: MessageStore,
+    store: StoreReader,
     number: int,
     batches: Iterator[pa.RecordBatch],
 ) -> Sent:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store import MessageStore
 from rmq_store.commitlog.other_store_at_path import Mark, refuse_other_store
 from rmq_store.files.journal import Journal, JournalError, has_content, now, refuse_content
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.tasks import StoreScan, cut_into_slices
@@ -143,7 +143,7 @@ def scan_of_run(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
         return replace(scan, ranges=tuple(kept))
     start = before.next_log_offset
     again = spec.to_parquet is not None and not before.parquet_done  # it is written as a whole
-    with MessageStore.open(
+    with StoreReader.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
         refuse_other_store(source.log, before.marks, spec.source)

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store import MessageStore
 from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES
 from rmq_store.arrow.encoding.properties import map_strings, rows_with_item, with_items_behind
 from rmq_store.arrow.property_columns import decode_property_columns
@@ -28,6 +27,7 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_writer import rows_with_key
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.dead_letters import origin_topics
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import DEFAULT_PARTITION_BYTES
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.tasks import Share, StoreScan, cut_into_slices, reporting_shares
@@ -229,7 +229,7 @@ READ_TO_SEND = (*_READ, *_OF_KEYS, "properties", "body")
 
 Part = TypeVar("Part")
 Batches = Iterator[pa.RecordBatch]
-Handle = Callable[[MessageStore, int, Batches], Part]
+Handle = Callable[[StoreReader, int, Batches], Part]
 """What becomes of the rows of a share: (source, number of the share, batches with rows) -> part."""
 
 
@@ -296,7 +296,7 @@ class ReplayRows(Generic[Part]):
     tasks: int | None = None
     selected_bytes: int | None = None
 
-    def plan(self, store: MessageStore) -> list[tuple[int, Share]]:
+    def plan(self, store: StoreReader) -> list[tuple[int, Share]]:
         """The shares with their numbers: slices in the order of the log, or queues.
 
         The last ones report what is missing.
@@ -313,7 +313,7 @@ class ReplayRows(Generic[Part]):
         return list(enumerate((*shares, *reporting_shares((self.read,)))))
 
     def work(
-        self, store: MessageStore, share: tuple[int, Share], progress: OnProgress
+        self, store: StoreReader, share: tuple[int, Share], progress: OnProgress
     ) -> Handled[Part]:
         """Hand the rows of a share to `handle`. Raises StoreError for damage and expired files."""
         number, part = share
@@ -331,7 +331,7 @@ class ReplayRows(Generic[Part]):
         part = share[1]
         return 0 if part.slice is None or part.reports else part.slice.selected_bytes
 
-    def merge(self, store: MessageStore, parts: Iterable[Handled[Part]]) -> Handled[Part]:
+    def merge(self, store: StoreReader, parts: Iterable[Handled[Part]]) -> Handled[Part]:
         """The parts of all shares, and the sums of their counts."""
         of_shares = list(parts)
         counts: Counter[str] = sum((part.counts for part in of_shares), Counter())

@@ -10,7 +10,6 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from rmq_store import MessageStore
 from rmq_store.arrow.encoding.checks import topic_fault
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
@@ -18,6 +17,7 @@ from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.text import times
 from rmq_store.text.times import RelativeTime, Time
@@ -177,7 +177,7 @@ def with_fixed_times(spec: ReplaySpec) -> ReplaySpec:
     if not isinstance(since, RelativeTime) and not isinstance(until, RelativeTime):
         times.fixed_range(since, until)
         return spec
-    with MessageStore.open(
+    with StoreReader.open(
         spec.source, broker_name=spec.broker_name, broker_conf=spec.broker_conf
     ) as source:
         fixed = times.fixed_range(since, until, lambda: newest_time([source]))

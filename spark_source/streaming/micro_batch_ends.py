@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.commitlog.other_store_at_path import Mark
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import name_in_pattern, names_of
@@ -26,10 +25,12 @@ from rmq_store.reading.log_reader import (
     end_by_rows,
 )
 from rmq_store.reading.query import warn_of_tags
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Target, require_one_name_each, targets
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import ByQueue, LogLimits, WantedQueues, first_offsets
+from rmq_store.snapshot.snapshot import StoreSnapshot
 from spark_source.streaming.stream_options import EARLIEST, LATEST, StreamOptions
 
 VERSION = 1
@@ -138,13 +139,13 @@ class Follower:
                 self._names[target.path] = store.broker_name
         return self._names[target.path]
 
-    def open(self, name: str | None, target: Target, end: int | None = 0) -> MessageStore:
+    def open(self, name: str | None, target: Target, end: int | None = 0) -> StoreReader:
         """The store of a broker without its queues; `read_log` reads it up to log offset `end`. None:
         the whole store.
 
         Without queues the end of the log is not searched for, which can take a walk through a whole file.
         """
-        store = MessageStore.open(
+        store = StoreReader.open(
             target.path,
             broker_name=name,
             broker_conf=target.broker_conf,
@@ -182,7 +183,7 @@ class Follower:
             )
         return there[name]
 
-    def with_queues(self, stores: Iterable[tuple[str, Target]]) -> Iterator[MessageStore]:
+    def with_queues(self, stores: Iterable[tuple[str, Target]]) -> Iterator[StoreReader]:
         """Some stores, by broker name, as they are now, each open until the next one."""
         for name, target in stores:
             with self.open(name, target, None) as store:
@@ -214,7 +215,7 @@ class Follower:
             return StorePlace(LogPlace.at(store.log, at), None, first, end)
 
     def _first_place(
-        self, store: MessageStore, first: Mapping[QueueId, int], start: int, end: int
+        self, store: StoreReader, first: Mapping[QueueId, int], start: int, end: int
     ) -> int:
         """Where the first message of all is in the log; `start` if an entry does not lead to its own."""
         states, damage = store.snapshot().queues, list[StoreError]()
@@ -278,11 +279,11 @@ class Follower:
             moved = name in start or end > before.place.offset
             return _moved(store, before, end) if moved else None
 
-    def _since(self, store: MessageStore) -> StorePlace:
+    def _since(self, store: StoreReader) -> StorePlace:
         start = store.log.start
         return StorePlace(LogPlace.at(store.log, start), start)
 
-    def _end(self, store: MessageStore, target: Target, before: StorePlace) -> int:
+    def _end(self, store: StoreReader, target: Target, before: StorePlace) -> int:
         """The end of the whole records. failOnDataLoss decides if the log is not the same."""
         follower = self.follower_of(store.broker_name, target)
         try:
@@ -323,7 +324,7 @@ class Follower:
                 on_damage=lambda error: None,
             )
 
-    def limits(self, store: MessageStore, first: StorePlace) -> LogLimits:
+    def limits(self, store: StoreReader, first: StorePlace) -> LogLimits:
         """What a micro-batch that starts at a place wants of each queue."""
         starts = ByQueue(first.first_offsets)
         from_place = replace(
@@ -332,7 +333,7 @@ class Follower:
         return LogLimits(WantedQueues.of(store, from_place))
 
 
-def _moved(store: MessageStore, before: StorePlace, end: int) -> StorePlace:
+def _moved(store: StoreReader, before: StorePlace, end: int) -> StorePlace:
     """The place at `end`, after `before`."""
     if end == before.place.offset:
         return before

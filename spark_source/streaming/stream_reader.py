@@ -17,16 +17,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq_store import MessageStore, StoreSnapshot
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.log_reader import LogPlace, expired
 from rmq_store.reading.query import PERMISSIVE
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, Target
 from rmq_store.scan.tasks import PinnedStore, Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Assignment, Selection, WantedQueues
+from rmq_store.snapshot.snapshot import StoreSnapshot
 from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
 from spark_source.spark_words import plain_errors, settle_reading_worker
 from spark_source.streaming.micro_batch_ends import (
@@ -204,7 +205,7 @@ def _words_added(name: str, now: Selected, before: Selected) -> str | None:
     return f"{name[:-1]} {min(added)!r}" if added else None
 
 
-def _queue_added(now: Selected, before: Selected, store: MessageStore) -> str | None:
+def _queue_added(now: Selected, before: Selected, store: StoreReader) -> str | None:
     """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
     wanted, had, there = _wanted(now, store), _wanted(before, store), store.queues()
     added = [queue for queue in there if wanted(queue) and not had(queue)]
@@ -215,7 +216,7 @@ def _queue_added(now: Selected, before: Selected, store: MessageStore) -> str | 
     return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
 
 
-def _wanted(selected: Selected, store: MessageStore) -> WantedQueues:
+def _wanted(selected: Selected, store: StoreReader) -> WantedQueues:
     assign = None
     if "queues" in selected:
         queues = [(broker, QueueId(topic, number)) for broker, topic, number in selected["queues"]]
@@ -231,7 +232,7 @@ def _wanted(selected: Selected, store: MessageStore) -> WantedQueues:
 
 
 def check_selection(
-    stored: Mapping[str, Any], options: ScanOptions, stores: Iterable[MessageStore]
+    stored: Mapping[str, Any], options: ScanOptions, stores: Iterable[StoreReader]
 ) -> None:
     """Raise InvalidArgumentError, or warn with failOnDataLoss=false, if a query that goes on from the
     offset `stored` selects more than before of its stores, which are opened only if needed.

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import LOG, InvalidArgumentError, NotAStoreError, TargetExistsError
@@ -198,7 +197,7 @@ def _append(
     begun = journal.begin(Begun(write.write_id, APPENDING, start, stream=stream))
     done = False
     try:
-        writer = MessageStore.append_to(
+        writer = StoreWriter.append_to(
             options.path, config, release=options.release, recovery="refuse"
         )
         if writer.log_range()[1] != start:
@@ -279,7 +278,7 @@ def _replace(
     options, target = write.options, Path(write.options.path)
     new, aside = write.staging.new_store, write.staging.old_store
     begun = Begun(write.write_id, REPLACING, stream=stream)
-    writer = MessageStore.create(
+    writer = StoreWriter.create(
         new, options.config, release=options.release, broker_name=target.name
     )
     try:

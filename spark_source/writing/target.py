@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
@@ -19,6 +18,7 @@ from rmq_store.files.remote.uri_filesystem import has_pattern, local_path
 from rmq_store.format.byte_layout import ABORT_FILE, COMMITLOG_DIR, LOCK_FILE
 from rmq_store.format.releases import dialect
 from rmq_store.markers import StoreLock, remove_abort
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
 from rmq_store.scan.parse_options import invalid, parse_option
@@ -310,7 +310,7 @@ def end_of_log(options: WriteOptions) -> int:
     """Where the log of the target ends; 0 without a target."""
     if not has_content(options.path):
         return 0
-    with MessageStore.open(options.path, config=options.config_of_target(), queues=False) as store:
+    with StoreReader.open(options.path, config=options.config_of_target(), queues=False) as store:
         return store.log_range()[1]
 
 

@@ -22,7 +22,11 @@ from tests.support.running.commands import call
 
 # What advises those who call the library from Python, or streams, which the shell does not start.
 _NOT_IN_THE_SHELL = (
-    *("rmq_store/testing", "rmq_store/store.py", "rmq_store/dataset/lazy_dataset.py"),
+    *(
+        "rmq_store/testing",
+        "rmq_store/reading/store_reader.py",
+        "rmq_store/dataset/lazy_dataset.py",
+    ),
     *("rmq_store/reading/query.py", "rmq_store/tables/__init__.py", "rmq_store/cli"),
     *("rmq_store/writing/store_writer.py", "spark_source/streaming", "spark_source/writing"),
     *("rmq_store/scan", "spark_source/spark_words.py"),

@@ -37,7 +37,7 @@ def test_a_file_that_expires_while_the_store_is_opened_is_left_out(
     first, second = sorted((path / "commitlog").iterdir())[:2]
     (path / "abort").touch()  # a broker runs, so the log is searched for what is in no queue
     taken = once_before(take_snapshot, first.unlink)
-    monkeypatch.setattr("rmq_store.store.take_snapshot", taken)
+    monkeypatch.setattr("rmq_store.reading.store_reader.take_snapshot", taken)
     with MessageStore.open(path) as store:
         assert store.log_range()[0] == int(second.name)
 

@@ -633,7 +633,7 @@ def test_an_error_after_a_recovery_does_not_hide_that_the_store_is_repaired(
         raise AccessError(store.path, reason="the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, "open", fail)
+        patch.setattr("rmq_store.reading.store_reader.StoreReader.open", fail)
         said = complaint("recover", store.path, "--apply", expect=1)
     assert "warning: the store is repaired; what it still lacks is not known" in said
     assert "RMQSTORE_ACCESS" in said

@@ -22,9 +22,9 @@ from rmq_store.text.times import Time, shown_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_store.reading.store_reader import StoreReader
     from rmq_store.search.message_history import ConsumedBy, MessageHistory
     from rmq_store.search.selection import Search
-    from rmq_store.store import MessageStore
 
 
 @command
@@ -97,7 +97,7 @@ def cat(
     return damage.conclude()
 
 
-def _require_offset(store: MessageStore, search: Search, offset: int) -> None:
+def _require_offset(store: StoreReader, search: Search, offset: int) -> None:
     """Raise for an offset that no queue has reached. A compacted queue may begin at any."""
     (topic,) = search.topics or ()
     view, chosen = store.ranges_for(search.compacted), search.queue_ids
@@ -230,7 +230,7 @@ def find(
 
 
 def _explained(
-    store: MessageStore, batches: Iterable[pa.RecordBatch], limit: int | None
+    store: StoreReader, batches: Iterable[pa.RecordBatch], limit: int | None
 ) -> dict[str, Any]:
     messages = 0
     for batch in batches:
@@ -264,7 +264,7 @@ def _name_and_value(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _id_leads_to(store: MessageStore, message_id: str | None) -> str:
+def _id_leads_to(store: StoreReader, message_id: str | None) -> str:
     """What an offsetMsgId that leads to no message leads to."""
     from rmq_store.errors import StoreError
     from rmq_store.format.record import log_offset_of_id

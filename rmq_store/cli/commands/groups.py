@@ -18,7 +18,7 @@ from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import TIME_FORMS, Time, shown_time
 
 if TYPE_CHECKING:
-    from rmq_store.store import MessageStore
+    from rmq_store.reading.store_reader import StoreReader
 
 _NAMED = 3  # groups in a sentence
 _POPPED = "notAcknowledged"
@@ -106,7 +106,7 @@ def _popped_where_some(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
     return [column for column in columns if some or column != _POPPED]
 
 
-def _unknown_lag(store: MessageStore, *, is_asked: bool) -> list[str]:
+def _unknown_lag(store: StoreReader, *, is_asked: bool) -> list[str]:
     """Only a note where no group is: a store without consumers has no file of offsets."""
     from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.search.selection import users_groups
@@ -269,7 +269,7 @@ def retention(
     return False
 
 
-def _print_why(store: MessageStore, out: Output) -> None:
+def _print_why(store: StoreReader, out: Output) -> None:
     from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_kept
 
     policy = RetentionPolicy.of(store.config)

@@ -20,9 +20,9 @@ from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
 from rmq_store.consumequeue.queue_folders import line_of_lost_end
 from rmq_store.errors import StoreError, printable
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery import recover_store
 from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
-from rmq_store.store import MessageStore
 from rmq_store.system_topics import open_state
 from rmq_store.system_topics.delayed_messages import CANCELLED, DELIVERED
 from rmq_store.text.progress import Progress
@@ -82,7 +82,7 @@ def recover(
 def _warned(store: str, broker_conf: str | None) -> bool:
     """Warn of what the recovered store lacks. Returns whether messages are lost, or that is not known."""
     try:
-        with MessageStore.open(store, broker_conf=broker_conf) as opened:
+        with StoreReader.open(store, broker_conf=broker_conf) as opened:
             options.warn_of(opened)
             return opened.opening.has_losses
     except (StoreError, OSError) as error:
@@ -127,7 +127,7 @@ def rebuild(
     source_of = click.get_current_context().get_parameter_source
     if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
         raise click.UsageError("--engine and --master are for --verify")
-    with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
+    with StoreReader.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = work_of(opened)
     with Progress("rebuild", total) as progress:
         report = make(
@@ -216,7 +216,7 @@ def salvage(
     Examples:
         rmqstore salvage /data/store --to /data/salvaged
     """
-    with MessageStore.open(store, broker_conf=broker_conf, queues=False) as opened:
+    with StoreReader.open(store, broker_conf=broker_conf, queues=False) as opened:
         total = (opened.log.chain.stop - opened.log.chain.start) * (1 if raw else 2)
     with Progress("salvage", total) as progress:
         report = save(store, to, config=broker_conf, release=release, raw=raw, progress=progress)

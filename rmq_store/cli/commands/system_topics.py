@@ -16,8 +16,8 @@ from rmq_store.cli.messages import DAMAGE, Damage
 from rmq_store.cli.options import StoreArgs, bundle, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, reading
 from rmq_store.format.topics import RESERVED_PREFIX
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.selection import require_group, require_topic
-from rmq_store.store import MessageStore
 from rmq_store.system_topics.open_state import expired_unfinished
 from rmq_store.tables import TABLES
 from rmq_store.text.sizes import counted
@@ -236,7 +236,7 @@ class _Rows:
                 yield row
 
 
-def _require_known(store: MessageStore, given: Mapping[str, str], met: Iterable[str]) -> None:
+def _require_known(store: StoreReader, given: Mapping[str, str], met: Iterable[str]) -> None:
     """Raise for a topic or group of which there is no row because the store does not have it."""
     for column, value in given.items():
         if column in _TOPICS:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from rmq_store.format.queues import QueueId, QueueSlice
     from rmq_store.reading.log_reader import LogPlace, QueueLimits
+    from rmq_store.reading.store_reader import StoreReader
     from rmq_store.search.selection import Search
-    from rmq_store.store import MessageStore
 
 
 @command
@@ -99,7 +99,7 @@ class _Following:
         self._log = LogFollower(self._listed_end)
         self._place: LogPlace
 
-    def begin(self, store: MessageStore) -> int:
+    def begin(self, store: StoreReader) -> int:
         """Follow `store` from the log offset that is returned: no record before it still changes."""
         from rmq_store.reading.log_reader import LogPlace
 
@@ -127,12 +127,12 @@ class _Following:
             end = self._log.after(store.log, self._place, self._at.store)
             return LogPlace.at(store.log, end) if end > self._place.offset else self._place
 
-    def _opened(self, end: int | None) -> MessageStore:
+    def _opened(self, end: int | None) -> StoreReader:
         """The store without its queues, up to a log offset; None means the whole store."""
+        from rmq_store.reading.store_reader import StoreReader
         from rmq_store.snapshot.snapshot import StoreSnapshot
-        from rmq_store.store import MessageStore
 
-        return MessageStore.open(
+        return StoreReader.open(
             self._at.store,
             broker_name=self._at.broker_name,
             broker_conf=self._at.broker_conf,
@@ -140,7 +140,7 @@ class _Following:
             queues=end is None,
         )
 
-    def _limits(self, store: MessageStore, queue: QueueId) -> QueueLimits | None:
+    def _limits(self, store: StoreReader, queue: QueueId) -> QueueLimits | None:
         from rmq_store.reading.log_reader import QueueLimits
 
         topics, queue_ids = self._topics, self._queue_ids
@@ -167,7 +167,7 @@ def _interrupt_event() -> threading.Event:
     return event
 
 
-def _newest(store: MessageStore, search: Search, lines: int, end: int | None) -> list[QueueSlice]:
+def _newest(store: StoreReader, search: Search, lines: int, end: int | None) -> list[QueueSlice]:
     """The newest messages of each queue; of those before a log offset, if that is given."""
     from rmq_store.format.queues import QueueSlice
     from rmq_store.search.selection import selected_slices

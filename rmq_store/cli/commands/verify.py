@@ -19,7 +19,7 @@ from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
 from rmq_store.markers import lock_state
 from rmq_store.questions.answer_by_shares import OnProgress, ask, processes_for
-from rmq_store.store import MessageStore
+from rmq_store.reading.store_reader import StoreReader
 from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -238,7 +238,7 @@ def report(
     check_target(output, at.store, overwrite=overwrite, broker_conf=at.broker_conf)
     with ExitStack() as stack:
 
-        def on_open(opened: MessageStore) -> OnProgress | None:
+        def on_open(opened: StoreReader) -> OnProgress | None:
             length = opened.log.chain.stop - opened.log.chain.start
             return stack.enter_context(Progress("verify", length))
 
