@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from rmq_store.reading.store_reader import StoreReader
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from rmq_store.dataset.message_dataset import MessageDataset
     from rmq_store.writing.store_writer import StoreWriter
 
 
@@ -71,7 +72,7 @@ class MessageStore(StoreReader):
         columns: Sequence[str] | None = None,
         include_system_topics: bool = False,
         **how: Unpack[ReadManner],
-    ) -> Any:
+    ) -> MessageDataset:
         """The messages of `topics` as a `pyarrow.dataset.Dataset`, for DuckDB, Polars, DataFusion, pandas.
 
         Nothing is read before it is asked for, and then only the columns and the parts of the queues
