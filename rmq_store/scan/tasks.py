@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -192,15 +193,12 @@ def shares_of(stores: Sequence[StoreScan], columns: Sequence[str] | None = None)
     shares = [
         share for n, of_store in enumerate(stores) for share in _shares(n, of_store, columns, 1)
     ]
-    missing = least - len(shares)
-    if missing <= 0 or not shares:
+    if len(shares) >= least:
         return shares
     # Each store gets more shares in proportion to those it has now.
     again: list[Share] = []
-    for number, of_store in enumerate(stores):
-        own = sum(share.store == number for share in shares)
-        if own:
-            again += _shares(number, of_store, columns, -(-own * least // len(shares)))
+    for number, own in Counter(share.store for share in shares).items():
+        again += _shares(number, stores[number], columns, -(-own * least // len(shares)))
     return again
 
 
@@ -210,7 +208,7 @@ def reporting_shares(stores: Sequence[StoreScan], *, verify: bool | None = None)
     shares: list[Share] = []
     for number, of_store in enumerate(stores):
         verifies = of_store.options.verify_queue if verify is None else verify
-        if of_store.nothing or not of_store.ranges or not (of_store.may_have_errors or verifies):
+        if not of_store.ranges or not (of_store.may_have_errors or verifies):
             continue
         with of_store.store.open() as store:
             opening = store.opening
