@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, cast, overload
 from uuid import uuid4
 
 import pyarrow as pa
@@ -399,11 +399,10 @@ class _PickledStores(Sequence[StoreScan]):
     """Stores that are unpickled one by one."""
 
     def __init__(self, pickled: list[bytes]) -> None:
-        self._pickled = pickled
-        self._stores: dict[int, StoreScan] = {}
+        self._stores: list[bytes | StoreScan] = [*pickled]
 
     def __len__(self) -> int:
-        return len(self._pickled)
+        return len(self._stores)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -419,10 +418,10 @@ class _PickledStores(Sequence[StoreScan]):
     def __getitem__(self, which: int | slice) -> StoreScan | list[StoreScan]:
         if isinstance(which, slice):
             return [self[number] for number in range(len(self))[which]]
-        number = range(len(self))[which]
-        if number not in self._stores:
-            self._stores[number] = pickle.loads(self._pickled[number])
-        return self._stores[number]
+        store = self._stores[which]
+        if isinstance(store, bytes):
+            self._stores[which] = store = cast(StoreScan, pickle.loads(store))
+        return store
 
 
 def pinned_scan(options: ScanOptions) -> StoreScan:
