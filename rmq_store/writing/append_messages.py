@@ -114,7 +114,7 @@ class RecordAppender:
         many = self.lists and len(prepared) > _FEW
         facts = facts_of(prepared, self._dialect) if many else None
         done = self._append(prepared, prepared.counts, facts, together, halves)
-        self._offsets.update(assigned.lmq)
+        self._offsets.raise_to(assigned.lmq)
         return done
 
     def append_encoded(self, records: EncodedRecords) -> AppendResult:
@@ -188,10 +188,6 @@ class QueueCounters:
         """Raise counters to at least these ends."""
         for queue, end in ends.items():
             self._next[queue] = max(self.next_of(queue), end)
-
-    def update(self, ends: Mapping[QueueId, int]) -> None:
-        """Set counters to these ends."""
-        self._next.update(ends)
 
     def assign(self, prepared: Unplaced, counts: Ints) -> Ints:
         """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""

@@ -461,8 +461,6 @@ class StoreWriter:
         """Update counters after queues were written up to these ends."""
         with self._appending:  # appending threads use the same counters
             self._offsets.raise_to(ends)
-            for queue in ends:
-                self._min_offsets.setdefault(queue, 0)
 
     def flush(self) -> None:
         """Dispatch all appended records, flush everything to the disk, and update the checkpoint."""
