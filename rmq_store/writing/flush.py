@@ -31,35 +31,24 @@ class GroupCommit:
 
     def wait(self, offset: int) -> None:
         """Return once the log up to `offset` is on the disk. Raises AccessError if the flush fails."""
-        while self._must_lead(offset):
-            self._lead()
-
-    def _must_lead(self, offset: int) -> bool:
-        """Wait for another thread's flush; returns whether this thread has to flush itself."""
         with self._turn:
-            while self.flushed_to < offset:
-                if self._failed is not None:
-                    raise self._failed
-                if not self._busy:
-                    self._busy = True
-                    return True
+            while self._busy and self.flushed_to < offset and self._failed is None:
                 self._turn.wait()
-        return False
-
-    def _lead(self) -> None:
-        failed: BaseException | None = None
+            if self.flushed_to >= offset:
+                return
+            if self._failed is not None:
+                raise self._failed
+            self._busy = True
         upto = self._written_to()
         try:
             self._files.sync()
+            self.flushed_to = max(self.flushed_to, upto)
         except BaseException as error:
-            failed = error
+            self._failed = error
             raise
         finally:
             with self._turn:
                 self._busy = False
-                self._failed = failed
-                if failed is None:
-                    self.flushed_to = max(self.flushed_to, upto)
                 self._turn.notify_all()
 
 
