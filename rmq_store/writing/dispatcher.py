@@ -229,9 +229,8 @@ class Reput:
         """Dispatch the remaining records and stop the thread."""
         if self._thread.is_alive():
             self.catch_up()
-        self._closing.set()
-        self._wake.set()
-        if self._thread.is_alive():
+            self._closing.set()
+            self._wake.set()
             self._thread.join()
         if self._log is not None:
             self._log.chain.close()
