@@ -193,14 +193,11 @@ class MessageDataset(LazyDataset):
         if not part.slices:
             return
         with part.store.reopen() as store, store.refusing_replacement():
-            how = self._how.copy()
-            how["columns"] = columns
-            if encoded:
-                how["encoded"] = True
+            how: ReadHow = {**self._how, "columns": columns, "encoded": encoded}
+            how["keys"], how["tags"] = part.words, part.tags
             how.setdefault("check_crc", not BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
                 how["concerns"] = DamageInTime(store, self._search)
-            how["keys"], how["tags"] = part.words, part.tags
             slices: Sequence[QueueSlice] = part.slices
             if part.words:
                 compacted = _sees_compacted(how)
