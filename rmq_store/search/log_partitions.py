@@ -244,17 +244,16 @@ def bins_of_queues(
     `sized`: each range and its bytes. A queue larger than a bin has its own bin. The fullest queues
     are placed first, each into the emptiest bin (the longest processing time rule).
     """
-    parts = [(part, size) for part, size in sized if len(part)]
-    if not parts:
-        return []
-    weights = [
-        max(size / target_bytes, len(part) / max_entries if max_entries else 0.0)
-        for part, size in parts
+    weighted = [
+        (max(size / target_bytes, len(part) / max_entries if max_entries else 0.0), part)
+        for part, size in sized
+        if len(part)
     ]
-    count = min(len(parts), max(min_bins, math.ceil(sum(min(1.0, w) for w in weights))))
+    count = math.ceil(sum(min(1.0, weight) for weight, _ in weighted))
+    count = min(len(weighted), max(min_bins, count))
     bins: list[list[QueueSlice]] = [[] for _ in range(count)]
     heap = [(0.0, number) for number in range(count)]
-    for weight, (part, _) in sorted(zip(weights, parts, strict=True), key=lambda pair: -pair[0]):
+    for weight, part in sorted(weighted, key=lambda pair: -pair[0]):
         filled, number = heapq.heappop(heap)
         # Only an empty bin may overflow, because a queue is not split.
         if bins[number] and max_entries and filled + weight > 1:
