@@ -368,28 +368,21 @@ def newest_time(stores: Iterable[StoreReader]) -> int | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def store_times(store: StoreReader) -> tuple[int, int] | None:
-    """The storeTimestamp (ms) of the first and of the last record; None where none is readable."""
-    start, end = store.log_range()
-    first, last = _time_from(store, start, end), newest_time([store])
-    return None if first is None or last is None else (first, last)
-
-
 def times_in_order(store: StoreReader) -> tuple[int, int] | None:
-    """As `store_times`; None too where records between them show that the log is not in the order of
-    its store times, or where the times are none of a broker.
+    """The storeTimestamp (ms) of the first and of the last record; None where none is readable, where records
+    between them show that the log is not in the order of its times, or where these are none of a broker.
 
     Looks at some records, evenly over the log. A jump of the clock up to `_JUMP_MS` is let pass.
     """
-    times = store_times(store)
-    if times is None or not 0 <= times[0] <= times[1] <= _LAST_MS:
-        return None
     start, end = store.log_range()
+    first, last = _time_from(store, start, end), newest_time([store])
+    if first is None or last is None or not 0 <= first <= last <= _LAST_MS:
+        return None
     places = [start + (end - start) * number // _LOOKS for number in range(1, _LOOKS)]
     between = [time for at in places if (time := _time_from(store, at, end)) is not None]
-    every = [times[0], *between, times[1]]
+    every = [first, *between, last]
     in_order = all(after >= before - _JUMP_MS for before, after in pairwise(every))
-    return times if in_order else None
+    return (first, last) if in_order else None
 
 
 def log_offsets_since(store: StoreReader, times: Sequence[int]) -> Iterator[int]:
