@@ -98,7 +98,7 @@ class ReplayReport(JobResult):
     would_write: Mapping[str, int] | None = None  # target -> messages, for a dry run
     planned: tuple[PlannedQueue, ...] = ()  # for a dry run
 
-    def _verdict(self) -> str:
+    def _how_it_ended(self) -> str:
         took = f"in {self.seconds:.1f} s" + (f", run {self.run_id}" if self.run_id else "")
         again = " (continued an earlier run)" if self.resumed else ""
         if self.stopped_by is not None:

@@ -152,7 +152,7 @@ _KEPT = ("consumerGroup", "originTopic", "uniqKey", "reconsumeTimes", "died")
 
 class JobResult(ABC):
     """What every job returns, a dataclass. `ok` decides the exit code; `stopped_by`: why the job
-    ended early, and how to continue. `verdict` is the first line."""
+    ended early, and how to continue."""
 
     __slots__ = ()
 
@@ -175,19 +175,19 @@ class JobResult(ABC):
         Path(path).write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
 
     def show(self, warnings: int = 0) -> None:
-        """Print for a person: the verdict, the tables and what was read; on stderr what is wrong.
+        """Print for a person: how the job ended, the tables and what was read; on stderr what is wrong.
         `warnings`: how many the job has logged."""
         stopped = self.stopped_by is not None
         color = "red" if stopped else "green" if self.ok else "yellow"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
-        say(self._verdict() + after, err=stopped, fg=color, bold=True)
+        say(self._how_it_ended() + after, err=stopped, fg=color, bold=True)
         for problem in self.problems:
             say(f"! {problem}", err=True, fg="red", bold=True)
         self._show_tables()
         print_pairs("what was read", source_rows(self.source))
 
     @abstractmethod
-    def _verdict(self) -> str:
+    def _how_it_ended(self) -> str:
         """The first line."""
 
     @abstractmethod
@@ -197,8 +197,7 @@ class JobResult(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Answer(JobResult):
-    """A job's result: tables by title, numbers by name. `verdict`: what the first line says unless the job
-    ended early; by default only whether there are problems."""
+    """A job's result: tables by title, numbers by name."""
 
     job: str
     ok: bool
@@ -209,19 +208,17 @@ class Answer(JobResult):
     problems: tuple[str, ...] = ()
     resumed: bool = False
     stopped_by: str | None = None
-    verdict: str | None = None
 
     def _as_json_object(self) -> dict[str, Any]:
         tables = {_key_of(title): [*map(_with_keys, rows)] for title, rows in self.tables.items()}
         fields = JobResult._as_json_object(self)
         return fields | {"numbers": _with_keys(self.numbers), "tables": tables}
 
-    def _verdict(self) -> str:
+    def _how_it_ended(self) -> str:
         took = f"in {self.seconds:.1f} s{' (continued an earlier run)' * self.resumed}"
         if self.stopped_by is not None:
             return f"stopped {took}: {self.stopped_by}"
-        usual = "no problems" if self.ok else "finished with problems"
-        return f"{self.verdict or usual}, {took}"
+        return f"{'no problems' if self.ok else 'finished with problems'}, {took}"
 
     def _show_tables(self) -> None:
         for title, rows in self.tables.items():

@@ -201,7 +201,7 @@ def test_wide_tables_are_readable_on_a_narrow_screen(store: GoldenStore) -> None
     assert any("uniqKey" in line and "originTopic" in line for line in wide)
 
 
-def test_the_verdict_comes_first_and_a_pipe_gets_every_row(store: GoldenStore) -> None:
+def test_how_a_job_ended_comes_first_and_a_pipe_gets_every_row(store: GoldenStore) -> None:
     answer = dlq.run(None, dlq.DlqSpec(store.path, conf(store)))
     many = replace(answer, tables={"of many": [{"n": n * 1000, "of": "a\tb"} for n in range(99)]})
     first, blank, title, header, *lines = shown(many, 20, is_terminal=False)
@@ -215,9 +215,9 @@ def test_the_verdict_comes_first_and_a_pipe_gets_every_row(store: GoldenStore) -
     assert "no problems, in " in screen[0]
     assert any("59 more" in line for line in screen)
     assert any("39,000" in line for line in screen)
-    wrong = replace(many, ok=False, problems=("one", "two"), verdict="2 problems found")
+    wrong = replace(many, ok=False, problems=("one", "two"))
     printed = shown(wrong, 20, is_terminal=False)
-    assert printed[0].startswith("2 problems found, in ")
+    assert printed[0].startswith("finished with problems, in ")
     assert printed[1:3] == ["! one", "! two"]
 
 
