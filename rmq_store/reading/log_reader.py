@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE, MARK_BYTES, Mark, refuse_other
+from rmq_store.commitlog.log import IF_OTHER_STORE, MARK_BYTES, CommitLog, Mark, refuse_other
 from rmq_store.commitlog.walk import (
     Extent,
     SoundRun,

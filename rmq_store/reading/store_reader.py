@@ -15,8 +15,7 @@ from weakref import ref
 
 import pyarrow as pa
 
-from rmq_store.commitlog.log import CommitLog, open_log
-from rmq_store.commitlog.other_store_at_path import marks_of_files, refuse_other_store
+from rmq_store.commitlog.log import CommitLog, marks_of_files, open_log, refuse_other_store
 from rmq_store.commitlog.walk import Extent, extents, guess_release_4
 from rmq_store.config.broker_conf import ConfigLike, StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets

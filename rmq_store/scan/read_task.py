@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from rmq_store.commitlog.other_store_at_path import IF_OTHER_STORE
+from rmq_store.commitlog.log import IF_OTHER_STORE
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import (

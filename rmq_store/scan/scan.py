@@ -420,7 +420,7 @@ class _PickledStores(Sequence[StoreScan]):
             return [self[number] for number in range(len(self))[which]]
         store = self._stores[which]
         if isinstance(store, bytes):
-            self._stores[which] = store = cast(StoreScan, pickle.loads(store))
+            self._stores[which] = store = cast("StoreScan", pickle.loads(store))
         return store
 
 

@@ -16,8 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.other_store_at_path import Mark
+from rmq_store.commitlog.log import CommitLog, Mark
 from rmq_store.commitlog.walk import intact_records_behind, last_from
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders

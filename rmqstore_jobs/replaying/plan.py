@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.other_store_at_path import Mark, refuse_other_store
+from rmq_store.commitlog.log import Mark, refuse_other_store
 from rmq_store.files.journal import Journal, JournalError, has_content, now, refuse_content
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commitlog.other_store_at_path import Mark
+from rmq_store.commitlog.log import Mark
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import name_in_pattern, names_of
 from rmq_store.errors import DataLossError, InvalidArgumentError, MissingFileError, StoreError

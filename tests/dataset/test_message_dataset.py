@@ -23,7 +23,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId, QueueSlice, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
-from rmq_store.commitlog.other_store_at_path import MARK_BYTES
+from rmq_store.commitlog.log import MARK_BYTES
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import (
     CorruptRecordError,

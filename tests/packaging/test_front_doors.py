@@ -24,7 +24,7 @@ arrow: rmq_store.arrow rmq_store.commitlog rmq_store.consumequeue rmq_store.loop
 browse: rmq_store.browse rmq_store.report.report_scope rmq_store.search: a server here
 cli: rmq_store.cli rmq_store.text rmq_store.questions: words, widths and forms of the shell
 config: rmq_store.admin.reset_offsets: writers and readers of configuration
-dataset: rmq_store.commitlog.other_store_at_path: how many bytes tell a store
+dataset: rmq_store.commitlog.log: how many bytes tell a store
 dataset: rmq_store.sql.database: a table as SQL reads it, of a store that is replaced
 files: rmq_store.files rmq_store.commitlog rmq_store.consumequeue: holes and maps, which no row shows
 files: rmq_store.reading rmq_store.snapshot spark_source.streaming: looks at files that change meanwhile
