@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rmq_store.config.broker_conf import ConfigLike
-from rmq_store.reading.query import OnDamage, ReadManner
+from rmq_store.reading.query import CommonReadOptions, OnDamage
 from rmq_store.reading.store_reader import StoreReader
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class MessageStore(StoreReader):
         until: int | str | None = None,
         columns: Sequence[str] | None = None,
         include_system_topics: bool = False,
-        **how: Unpack[ReadManner],
+        **how: Unpack[CommonReadOptions],
     ) -> MessageDataset:
         """The messages of `topics` as a `pyarrow.dataset.Dataset`, for DuckDB, Polars, DataFusion, pandas.
 

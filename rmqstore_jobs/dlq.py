@@ -54,7 +54,7 @@ class DlqSpec(HidesSecrets):
     checksums: bool = False
 
     @property
-    def resent_to(self) -> str | None:
+    def resend_target(self) -> str | None:
         """The target to which they are sent again, if any."""
         return self.resend or self.to_broker
 
@@ -67,7 +67,7 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
         ranges = dead_ranges(store, spec.groups, scan.ranges)
         progress.expect(sum(map(len, ranges)))
         dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress, keys=spec.keys)
-    resent, target = None, spec.resent_to
+    resent, target = None, spec.resend_target
     if target is not None:
         resent = replay.run(spark, resend_spec(spec, scan), should_stop)
     numbers: dict[str, Any] = {
@@ -120,14 +120,14 @@ def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
 def validate(spec: DlqSpec) -> None:
     """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
     refuse_if(
-        spec.resent_to is None and (spec.append or spec.dry_run),
+        spec.resend_target is None and (spec.append or spec.dry_run),
         "--append and --dry-run are for dead letters that are sent again",
         "Give --to or --to-broker too",
     )
     scan = scan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
     with scan.store.open() as store:
         dead_ranges(store, spec.groups, scan.ranges)
-    if spec.resent_to is not None:
+    if spec.resend_target is not None:
         replay.validate(resend_spec(spec, scan))
 
 

@@ -50,11 +50,11 @@ _COMPARISONS: dict[type[Filter], Callable[[Any, Any], Any]] = {
 
 def condition_of(filters: Sequence[Filter]) -> Condition | None:
     """What the filters say together; None if they narrow nothing."""
-    expressions = [made for made in map(expression_of, filters) if made is not None]
+    expressions = [made for made in map(arrow_filter, filters) if made is not None]
     return Condition.of(_SCHEMA, reduce(and_, expressions), by_time=True) if expressions else None
 
 
-def expression_of(condition: Any) -> Any:
+def arrow_filter(condition: Any) -> Any:
     """A filter as an expression of Arrow; None for one that narrows nothing."""
     name = ".".join(getattr(condition, "attribute", ()))
     if name not in _SCHEMA.names:

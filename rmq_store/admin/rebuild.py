@@ -67,7 +67,7 @@ from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues
 from rmq_store.writing.encoded_records import set_fields
-from rmq_store.writing.store_writer import with_log_of_its_own
+from rmq_store.writing.store_writer import without_log_paths
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG_MODES = ("copy", "link")
@@ -205,7 +205,7 @@ def rebuild(
             copy_config(store.path, root)
             left_behind = copy_state(store.path, root, same_log_offsets=not store.log.has_entries)
     # The target has its whole log in one folder.
-    settings = with_log_of_its_own(replace(settings, storePathCommitLog=None))
+    settings = without_log_paths(replace(settings, storePathCommitLog=None))
     with StoreLock(root):
         write_abort(root, how)
         # Nor, in the copy, before intact ones that a recovery in place would cut.

@@ -165,7 +165,7 @@ class MovedRecords:
                 continue
             queue_id, stored = batch["queueId"][row].as_py(), batch["rawProperties"][row].as_py()
             name = (names[codes[row]], queue_id, int(queue_offset[row]))
-            why = self._state.why_left_out(kind, place, stored)
+            why = self._state.why_not_open(kind, place, stored)
             if why is not None:
                 self.left_out[why] += 1
                 kept[row] = False

@@ -31,13 +31,13 @@ from rmq_store.errors import InvalidArgumentError, StoreError, nearest
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.lag_summary import LagAnswer, lag_of
 from rmq_store.questions.trace import trace as lives_of
-from rmq_store.reading.query import ReadHow
+from rmq_store.reading.query import ReadOptions
 from rmq_store.report.section import Cell, Grid, Remark, Section, text
 from rmq_store.report.store_report import SECTIONS, section_of
 from rmq_store.search.find_messages import find as find_by
-from rmq_store.search.find_messages import find_by_id, where_it_was
+from rmq_store.search.find_messages import find_by_id, why_not_found
 from rmq_store.search.message_history import MessageHistory
-from rmq_store.search.selection import Search, selected_slices, stored_in_time
+from rmq_store.search.selection import Search, ranges_in_store, stored_in_time
 from rmq_store.sql.database import StoreDatabase
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.groups import GROUPS
@@ -214,7 +214,7 @@ def topic(question: Question) -> Page:
     queue, upto = question.number("queue"), question.number("before")
     since, until = question.times()
     search = Search([name], None if queue is None else [queue], since, until)
-    slices = selected_slices(store, search)
+    slices = ranges_in_store(store, search)
     if upto is not None:
         slices = before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
@@ -259,7 +259,7 @@ def find(question: Question) -> Page:
     section = rows_section("found", "Messages, oldest first", rows.slice(0, ROWS))
     word = question.word("key") or question.word("id")
     if word is not None and not len(rows):
-        section = replace(section, about=f"No message found{where_it_was(question.store, word)}.")
+        section = replace(section, about=f"No message found{why_not_found(question.store, word)}.")
     return Page("Find messages", [section], FIND_FORM, question.next_rows(start, len(rows)))
 
 
@@ -371,7 +371,7 @@ def _read(question: Question) -> pa.Table:
 
 
 def _read_columns(question: Question, columns: Sequence[str] | None) -> pa.Table:
-    how: ReadHow = {
+    how: ReadOptions = {
         "columns": columns,
         "check_crc": columns is None,
         "unwrap_batches": True,
@@ -429,7 +429,7 @@ def trace(question: Question) -> Page:
         return Page("Trace a message", [], TRACE_FORM)
     sections = _history(question, key)
     if not sections:
-        gone = where_it_was(question.store, key)
+        gone = why_not_found(question.store, key)
         sections = [Section("none", "", f"No message has the key {key}{gone}.")]
     return Page(f"Trace of {key}", sections, TRACE_FORM)
 

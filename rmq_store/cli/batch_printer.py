@@ -170,7 +170,7 @@ def _with_bodies(batch: pa.RecordBatch, form: str | None, charset: str) -> pa.Re
 
 def _for_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows as CSV has them; for a terminal with what it would act on escaped."""
-    plain = lines.text_columns(lines.printable_columns(batch))
+    plain = lines.csv_columns(lines.printable_columns(batch))
     if not sys.stdout.isatty():
         return plain
     columns = [

@@ -29,8 +29,8 @@ from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.query import is_plain_tag
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.search.log_partitions import joined_ranges, offset_steps
-from rmq_store.search.selection import CLOCK_SLACK_MS, at_log_offsets
+from rmq_store.search.log_partitions import joined_ranges, queue_offset_steps
+from rmq_store.search.selection import CLOCK_SLACK_MS, slices_at_log_offsets
 from rmq_store.snapshot.compacted_view import QueueSource
 
 _IN_ORDER = {"queueOffset": pa.int64(), "commitLogOffset": pa.int64(), "storeTimestamp": TIMESTAMP}
@@ -100,7 +100,9 @@ class Condition:
         Reads entries, and heads of records for times, at the ends of parts.
         """
         parts = joined_ranges(_Narrowing(self, store, view).of(ranges))
-        return parts if self.places is None else at_log_offsets(store, parts, self.places, view)
+        return (
+            parts if self.places is None else slices_at_log_offsets(store, parts, self.places, view)
+        )
 
 
 class _Narrowing:
@@ -132,7 +134,7 @@ class _Narrowing:
     def _steps(self, part: QueueSlice, step: int) -> Iterator[QueueSlice]:
         """The part cut at multiples of `step`; none for an empty one."""
         first = min(part.stop, part.start - part.start % step + step)
-        cuts = offset_steps(self._store, first, part.stop, step)
+        cuts = queue_offset_steps(self._store, first, part.stop, step)
         for start, stop in pairwise([part.start, first, *cuts[1:], part.stop]):
             if start < stop:
                 yield QueueSlice(part.queue, start, stop)

@@ -23,7 +23,7 @@ from rmq_store.reading.query import (
     PERMISSIVE,
     DamageMode,
     Query,
-    ReadHow,
+    ReadOptions,
     handler_of,
     number,
     several,
@@ -31,13 +31,13 @@ from rmq_store.reading.query import (
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import newest_time, parts_along_log
-from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, selected_slices
+from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, ranges_in_store
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rmq_store.reading.query import ReadManner
+    from rmq_store.reading.query import CommonReadOptions
 
 _FRAGMENT_BYTES = 64 << 20
 
@@ -86,7 +86,7 @@ class MessageDataset(LazyDataset):
         self,
         parts: Sequence[StorePart],
         schema: pa.Schema,
-        how: ReadHow,
+        how: ReadOptions,
         search: Search,
         wanted: Any = None,
     ) -> None:
@@ -193,7 +193,7 @@ class MessageDataset(LazyDataset):
         if not part.slices:
             return
         with part.store.reopen() as store, store.refusing_replacement():
-            how: ReadHow = {**self._how, "columns": columns, "encoded": encoded}
+            how: ReadOptions = {**self._how, "columns": columns, "encoded": encoded}
             how["keys"], how["tags"] = part.words, part.tags
             how.setdefault("check_crc", not BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
@@ -242,7 +242,7 @@ def messages_of(
     until: int | str | None = None,
     columns: Sequence[str] | None = None,
     include_system_topics: bool = False,
-    **how: Unpack[ReadManner],
+    **how: Unpack[CommonReadOptions],
 ) -> MessageDataset:
     """The messages of several stores as one dataset; a filter on brokerName chooses among them.
 
@@ -254,8 +254,8 @@ def messages_of(
     since, until = fixed_range(*times, partial(newest_time, stores), names=("since", "until"))
     if words is not None:
         how["keys"] = words
-    first: ReadManner = {"first_batch_rows": FIRST_BATCH_ROWS, "log_order": False}
-    asked = cast("ReadHow", {**first, **how})
+    first: CommonReadOptions = {"first_batch_rows": FIRST_BATCH_ROWS, "log_order": False}
+    asked = cast("ReadOptions", {**first, **how})
     search = Search(
         named,
         several("queue_ids", queue_ids, Integral),
@@ -275,7 +275,7 @@ def messages_of(
     if wanted is not None and _has_rows_about_damage(asked):
         wanted |= pc.field("storeTimestamp").is_null()
     parts = [
-        StorePart(store, tuple(selected_slices(store, search, CLOCK_SLACK_MS))) for store in stores
+        StorePart(store, tuple(ranges_in_store(store, search, CLOCK_SLACK_MS))) for store in stores
     ]
     return MessageDataset(parts, schema, asked, search, wanted)
 
@@ -291,10 +291,10 @@ def _time(name: str, given: int | str | None) -> Time | None:
         raise InvalidArgumentError(reason=f"{name}={given!r} {error}") from None
 
 
-def _has_rows_about_damage(how: ReadHow) -> bool:
+def _has_rows_about_damage(how: ReadOptions) -> bool:
     taker = handler_of(how.get("on_damage"))
     return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
 
 
-def _sees_compacted(how: ReadHow) -> bool:
+def _sees_compacted(how: ReadOptions) -> bool:
     return how.get("compacted", True)

@@ -12,7 +12,7 @@ from rmq_store.format.topics import is_group_of_broker
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.selection import require_group, require_topic
-from rmq_store.system_topics.pop import has_unread_pops
+from rmq_store.system_topics.pop import leaves_out_older_pops
 from rmq_store.tables.groups import (
     ABOVE_MAX,
     LOST_ENTRIES,
@@ -172,7 +172,7 @@ def lag_of(
         rows.append(row)
         if progress is not None:
             progress(1)
-    return LagAnswer(rows, has_unread_pops(store))
+    return LagAnswer(rows, leaves_out_older_pops(store))
 
 
 def _is_unknown(row: Row, name: str) -> bool:

@@ -22,9 +22,9 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import find
 from rmq_store.search.message_history import (
     TRACED,
-    ConsumedBy,
+    GroupOutcome,
+    HistoryRecord,
     MessageHistory,
-    TracedRecord,
     histories_of,
     one_error_a_place,
     sent_to,
@@ -54,8 +54,8 @@ def trace(
     records = [record for record in named if sent_to(store, record, topic)]
     try:
         by_id = store.lookup.by_offset_id(key)
-        if by_id is not None and sent_to(store, TracedRecord.of(by_id), topic):
-            records.append(TracedRecord.of(by_id))
+        if by_id is not None and sent_to(store, HistoryRecord.of(by_id), topic):
+            records.append(HistoryRecord.of(by_id))
     except (CorruptRecordError, MissingFileError) as error:
         damage.append(error)
     if damage and not records:
@@ -63,7 +63,7 @@ def trace(
     # Each record of a message has its UNIQ_KEY, even in system topics.
     unique = {record.uniq_key for record in records if record.uniq_key}
     others = tuple(sorted(unique - {key}))
-    again: list[TracedRecord] = []
+    again: list[HistoryRecord] = []
     of_message: dict[str, list[StoreError]] = {}
     if others:
         again, damage_again = _records(store, others, topic, progress)
@@ -99,8 +99,8 @@ def trace(
 
 
 def _listed_of(
-    life: MessageHistory, every: Mapping[tuple[int, str | None], TracedRecord]
-) -> list[TracedRecord]:
+    life: MessageHistory, every: Mapping[tuple[int, str | None], HistoryRecord]
+) -> list[HistoryRecord]:
     """The records of a history that a queue lists, oldest first."""
     records = (every[step.commitLogOffset, step.uniqKey] for step in life.steps)
     return [record for record in records if record.queue_offset is not None]
@@ -119,7 +119,7 @@ class Consumers(NamedTuple):
     popped: Mapping[tuple[str, QueueId, int], Row]
 
     @classmethod
-    def of(cls, store: StoreReader, records: Collection[TracedRecord]) -> Consumers:
+    def of(cls, store: StoreReader, records: Collection[HistoryRecord]) -> Consumers:
         """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
         popped: dict[tuple[str, QueueId, int], Row] = {}
@@ -133,7 +133,7 @@ class Consumers(NamedTuple):
             LOG.warning("not all groups that consumed the message are known: %s", error)
         return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)
 
-    def outcomes_of(self, records: Sequence[TracedRecord]) -> Iterator[ConsumedBy]:
+    def outcomes_of(self, records: Sequence[HistoryRecord]) -> Iterator[GroupOutcome]:
         """What became of a message at each group that reads one of its `records`, oldest first."""
         senders = {group for record in records if (group := self._sent_back_by(record)) is not None}
         groups = {*(self.offsets or ()), *senders, *(group for group, _, _ in self.popped)}
@@ -143,13 +143,13 @@ class Consumers(NamedTuple):
                 retries = sum(record.topic.startswith(RETRY_PREFIX) for record in read)
                 yield self._consumption(group, read[-1], retries)
 
-    def _reads(self, group: str, record: TracedRecord) -> bool:
+    def _reads(self, group: str, record: HistoryRecord) -> bool:
         topics = (self.offsets or {}).get(group, {})
         if record.topic in topics or self._sent_back_by(record) == group:
             return True
         return (group, *_place(record)) in self.popped
 
-    def _sent_back_by(self, record: TracedRecord) -> str | None:
+    def _sent_back_by(self, record: HistoryRecord) -> str | None:
         if record.topic.startswith(RETRY_PREFIX):
             names = self.store.view.topics.known_names
             return retry_of(record.topic, record.properties, names).group
@@ -157,7 +157,7 @@ class Consumers(NamedTuple):
             return dead_letter_of(record.topic, record.properties).group
         return None
 
-    def _consumption(self, group: str, last: TracedRecord, retries: int) -> ConsumedBy:
+    def _consumption(self, group: str, last: HistoryRecord, retries: int) -> GroupOutcome:
         queue, queue_offset = _place(last)
         offset = (self.offsets or {}).get(group, {}).get(queue.topic, {}).get(queue.queue_id)
         popped = self.popped.get((group, queue, queue_offset), {})
@@ -169,10 +169,10 @@ class Consumers(NamedTuple):
         elif popped.get("state") == ACKNOWLEDGED or (offset is not None and offset > queue_offset):
             state = "consumed"
         until = popped.get("invisibleUntil") if state == "popped" else None
-        return ConsumedBy(group, state, retries, *queue, offset, self.written, until)
+        return GroupOutcome(group, state, retries, *queue, offset, self.written, until)
 
 
-def _place(record: TracedRecord) -> tuple[QueueId, int]:
+def _place(record: HistoryRecord) -> tuple[QueueId, int]:
     """The queue and queue offset of a record that a queue lists."""
     assert record.queue_offset is not None
     return QueueId(record.topic, record.queue_id), record.queue_offset
@@ -193,7 +193,7 @@ def reports_about(store: StoreReader, uniq_keys: Collection[str]) -> dict[str, l
 
 def _records(
     store: StoreReader, keys: Sequence[str], topic: str | None, progress: Progress | None
-) -> tuple[list[TracedRecord], list[StoreError]]:
+) -> tuple[list[HistoryRecord], list[StoreError]]:
     """All records that have one of `keys` as a word of KEYS or as UNIQ_KEY, and the damage that may be one
     of them: one error for each place."""
     damage: list[StoreError] = []
@@ -205,7 +205,7 @@ def _records(
     # Light message queues list records of other topics.
     search = Search(keys=keys, include_system_topics=True, include_lmq=False, unwrap_batches=True)
     batches = find(store, search, TRACED, note, progress)
-    records = [record for batch in batches for record in TracedRecord.rows_of(batch)]
+    records = [record for batch in batches for record in HistoryRecord.rows_of(batch)]
     return records, list(one_error_a_place(*damage))
 
 

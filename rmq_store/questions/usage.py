@@ -22,7 +22,7 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import (
     bytes_between,
     log_offsets_since,
-    offset_steps,
+    queue_offset_steps,
     times_in_order,
 )
 from rmq_store.tables.queues import usage_row, usage_rows
@@ -161,7 +161,7 @@ def _large_messages(store: StoreReader, part: QueueSlice, count: int) -> Iterato
     """Candidates for the `count` largest messages of a range. Reads only the queue, not the log."""
     if not count:
         return
-    steps = offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
+    steps = queue_offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
     for start in steps:
         stop = min(start + steps.step, part.stop)
         entries = store.entries(part.queue, start, stop)

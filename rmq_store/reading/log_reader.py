@@ -143,8 +143,8 @@ class LogReader:
 
     def _rows(self, start: int | None, stop: int | None) -> Iterator[ListedEntries]:
         # What precedes the first record of the log belongs to the range that begins with the log.
-        first = self.record_start(start or 0)
-        last = self.log_end if stop is None else min(self.record_start(stop), self.log_end)
+        first = self.next_record_start(start or 0)
+        last = self.log_end if stop is None else min(self.next_record_start(stop), self.log_end)
         # The rows reader checks CRCs, and only if requested.
         ghosts = _Ghosts()
         for piece in walk(self.log, first, last, check_crc=False):
@@ -200,7 +200,7 @@ class LogReader:
 
     # --- boundaries of ranges ----------------------------------------------------------------------
 
-    def record_start(self, cut: int) -> int:
+    def next_record_start(self, cut: int) -> int:
         """Where the first record at or after `cut` starts, a gap, or the log. Every caller gets the same."""
         chain = self.log.chain
         if cut <= chain.start:
@@ -407,7 +407,7 @@ def _only_zeros_after(log: CommitLog, file: SegmentFile, offset: int) -> bool:
     return stop <= offset or not log.chain.read(offset, stop).any()
 
 
-def dispatched_end(view: QueueView, queues: Iterable[QueueId]) -> int:
+def known_whole_end(view: QueueView, queues: Iterable[QueueId]) -> int:
     """The end of the last record that is known to be whole; 0 without any.
 
     It is listed in a queue's files, or is the last one of a store that was closed.

@@ -178,7 +178,7 @@ def damage_rows(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class ReadManner(TypedDict, total=False):
+class CommonReadOptions(TypedDict, total=False):
     """Keywords that all reads of a store share; each may be left out.
 
     - `keys`: messages with this word, or one of these, in KEYS, or as UNIQ_KEY.
@@ -213,8 +213,8 @@ class ReadManner(TypedDict, total=False):
     on_damage: OnDamage | str | None
 
 
-class ReadHow(ReadManner, total=False):
-    """The keywords of `read_slices` and `read_log`: those of ReadManner, and
+class ReadOptions(CommonReadOptions, total=False):
+    """The keywords of `read_slices` and `read_log`: those of CommonReadOptions, and
 
     - `columns`: names of the schema, by default all but rawBody and the like.
     - `tags`: "a || b" or a list, compared as text.
@@ -230,7 +230,7 @@ class ReadHow(ReadManner, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a read returns, and how: the keywords of ReadHow, checked. `tags` and `keys`: None means all.
+    """What a read returns, and how: the keywords of ReadOptions, checked. `tags` and `keys`: None means all.
 
     `verify_queue`: records are read even if no column needs them.
     """
@@ -261,16 +261,16 @@ class Query:
         return arrow_schema(names, encoded=self.encoded)
 
     @classmethod
-    def of(cls, verify_queue: bool, **how: Unpack[ReadHow]) -> Query:
+    def of(cls, verify_queue: bool, **how: Unpack[ReadOptions]) -> Query:
         """The query of a caller's keywords.
 
         Raises InvalidArgumentError for an unknown keyword or column, and sizes below 1.
         """
         for name in how:
-            if name not in ReadHow.__annotations__:
+            if name not in ReadOptions.__annotations__:
                 raise InvalidArgumentError(
                     reason=f"a read has no option {name!r}",
-                    advice=nearest(name, ReadHow.__annotations__),
+                    advice=nearest(name, ReadOptions.__annotations__),
                 )
         keys = several("keys", how.get("keys"))
         columns: Sequence[str] | None = several("columns", how.get("columns"))

@@ -56,7 +56,7 @@ NOT_OF_QUEUE = "lists a record of another queue"
 _SAID: set[str] = set()  # stores of which was said that messages moved up in their queues
 
 
-class EntriesOfFiles:
+class CompactedEntries:
     """The entries of one queue of a compaction topic as those of any queue."""
 
     def __init__(self, files: CompactedQueue) -> None:
@@ -72,17 +72,17 @@ class EntriesOfFiles:
     has_tag_hashes = _no
     was_deleted = _no  # the files are open
 
-    def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+    def entries_starting_in(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of a range of queue offsets."""
         return self._files.entries(start, stop)
 
-    listed_entries = slice_entries
+    entries_with_ext = entries_starting_in
 
     def folder(self, queue: QueueId) -> str:
         """The folder of the entries."""
         return self._files.folder
 
-    def why_missing(self, queue: QueueId) -> str:
+    def why_offsets_missing(self, queue: QueueId) -> str:
         """Offsets between others are those of messages that were compacted away."""
         return "it was compacted away"
 
@@ -91,7 +91,7 @@ class EntriesOfFiles:
         return ()
 
 
-EntriesOfQueues = QueueView | EntriesOfFiles
+EntriesOfQueues = QueueView | CompactedEntries
 
 
 class WantedEntries:
@@ -138,7 +138,7 @@ class WantedEntries:
         ordered = in_log_order if self._query.log_order or self._reads_log else queue_after_queue
         return ordered(
             parts,
-            self._view.listed_entries if self._query.unwrap_batches else self._view.slice_entries,
+            self._view.entries_with_ext if self._query.unwrap_batches else self._view.entries_starting_in,
             keep,
             batch_queues=batched,
             least_rows=self._query.batch_rows,
@@ -257,7 +257,7 @@ class WantedEntries:
         for row in range(len(entries)):
             entry = entries.listed_at(queue, row)
             if entry.log_offset < 0 and not entry.size:
-                why = self._view.why_missing(queue)
+                why = self._view.why_offsets_missing(queue)
                 what = f"queue {entry.name}, which has later messages, lists none ({why})"
                 self._refuse(entry, what)
                 continue
@@ -444,12 +444,12 @@ class EntryCheck:
         return moved
 
     def _lists(self, queue: QueueId, offset: int, place: int) -> bool:
-        return place in self._view.slice_entries(queue, offset, offset + 1).log_offset
+        return place in self._view.entries_starting_in(queue, offset, offset + 1).log_offset
 
     def _in_order(self, queue: QueueId, rows: ListedEntries) -> Mask:
         """Which of some rows of one queue follow the entry before them in the log, and precede the next."""
         start, stop = int(rows.offset[0]) - 1, int(rows.offset[-1]) + 2
-        near = self._view.slice_entries(queue, max(start, 0), stop)
+        near = self._view.entries_starting_in(queue, max(start, 0), stop)
         near = near.take(near.points_to_record)
         if not np.isin(rows.offset, near.offset).all():  # their file has expired meanwhile
             return np.zeros(len(rows), dtype=bool)

@@ -35,7 +35,7 @@ from rmq_store.index.index_writer import rows_with_key
 from rmq_store.loops.members import count_members, split_members
 from rmq_store.reading.query import BODIES, DamageMode, Query
 from rmq_store.reading.slice_entries import (
-    EntriesOfFiles,
+    CompactedEntries,
     EntriesOfQueues,
     EntryCheck,
     WantedEntries,
@@ -145,7 +145,7 @@ class SliceReader:
         )
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of all slices, rows in the order of the log (see `log_order` in ReadManner).
+        """Arrow batches of all slices, rows in the order of the log (see `log_order` in CommonReadOptions).
 
         After damage a batch may be empty, so that a caller of `on_damage` can pass the errors on.
         What opening saw to be missing at the ends of queues is reported after the last batch.
@@ -481,7 +481,7 @@ def compacted_batches(
             yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))
             continue
         ranges = ranges_of_slices(of_queue)
-        reader = SliceReader(EntriesOfFiles(files), broker_name, checked, ranges)
+        reader = SliceReader(CompactedEntries(files), broker_name, checked, ranges)
         try:
             yield from reader.read(of_queue)
         except DataLossError as lost:  # of the entries, which the reader does not open itself

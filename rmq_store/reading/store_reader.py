@@ -42,7 +42,15 @@ from rmq_store.reading.get_message import (
 )
 from rmq_store.reading.log_reader import Limits, LogReader, everything, ranges_within
 from rmq_store.reading.message_lookup import MessageLookup
-from rmq_store.reading.query import OnDamage, Query, ReadHow, ReadManner, number, several, text
+from rmq_store.reading.query import (
+    CommonReadOptions,
+    OnDamage,
+    Query,
+    ReadOptions,
+    number,
+    several,
+    text,
+)
 from rmq_store.reading.slice_reader import (
     RangesOf,
     SliceReader,
@@ -364,11 +372,15 @@ class StoreReader:
         return self.served if compacted else self.view
 
     def read_slices(
-        self, slices: Sequence[QueueSlice], *, verify_queue: bool = False, **how: Unpack[ReadHow]
+        self,
+        slices: Sequence[QueueSlice],
+        *,
+        verify_queue: bool = False,
+        **how: Unpack[ReadOptions],
     ) -> pa.RecordBatchReader:
         """Arrow batches of all `slices` together, in the order of the log, read as they are asked for.
 
-        The other keywords are those of `ReadHow`; the schema of the batches is
+        The other keywords are those of `ReadOptions`; the schema of the batches is
         `arrow_schema(columns)`. Columns that stand in the queue entry come from there; if no other
         column is asked for, no record of a slice is read unless `verify_queue` holds every entry
         against its record.
@@ -399,14 +411,14 @@ class StoreReader:
         *,
         limits: Limits | None = None,
         include_unqueued: bool = False,
-        **how: Unpack[ReadHow],
+        **how: Unpack[ReadOptions],
     ) -> pa.RecordBatchReader:
         """Arrow batches of the records that start in [start, stop) of the log; queues stay closed.
 
         The rows equal those that the queues would give: topic, queue and offset are derived from
         the records. `limits`: what to read of each queue, by default everything.
         `include_unqueued`: also prepared and rolled-back records, with queueOffset null. The other
-        keywords are those of `ReadHow`; every stretch that is neither record nor filler is damage, and
+        keywords are those of `ReadOptions`; every stretch that is neither record nor filler is damage, and
         so are a DLedger log after this one and a lost end, for a read that reaches the end.
         """
         query = Query.of(verify_queue=True, **how)
@@ -447,7 +459,7 @@ class StoreReader:
         columns: Sequence[str] | None = None,
         *,
         include_system_topics: bool = False,
-        **how: Unpack[ReadManner],
+        **how: Unpack[CommonReadOptions],
     ) -> pa.RecordBatchReader:
         """Arrow batches of the messages of `topics`: one name, several, or by default all user topics.
 

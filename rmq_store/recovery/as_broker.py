@@ -253,7 +253,7 @@ class BrokerQueue:
         """Delete all files: the log has none."""
         self._remove_from(0)
 
-    def count_left(self, log_end: int) -> int:
+    def count_stale_units(self, log_end: int) -> int:
         """How many units of the last file are after the queue's end, or lead after the log's end."""
         if not self.files:
             return 0
@@ -428,7 +428,7 @@ class BrokerRecovery:
         for queue, broker_queue in sorted(self.queues.items()):
             broker_queue.correct_min(report.log_start)
             report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
-            left = broker_queue.count_left(end)
+            left = broker_queue.count_stale_units(end)
             if left:
                 report.entries_left[queue] = left
         self.log.chain.close()

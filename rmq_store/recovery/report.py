@@ -153,7 +153,7 @@ class RecoveryReport:
         cut = "was cut" if self.applied else "would be cut, so put the file back first"
         return f"{line}. {which} {cut}"
 
-    def line_of_left(self) -> str:
+    def line_of_entries_left(self) -> str:
         """A sentence about the `entries_left`, and what removes them."""
         return (
             f"would be left in the files: {entries_by_queue(self.entries_left)} after the new end of the "
@@ -234,7 +234,7 @@ class RecoveryReport:
             f"rebuilt {self.entries_rebuilt}; index items rebuilt {self.index_items_rebuilt}",
             *self.lines_of_records_cut(),
             *([self.line_of_lost_end()] if self.entries_after_log else []),
-            *([self.line_of_left()] if self.entries_left else []),
+            *([self.line_of_entries_left()] if self.entries_left else []),
             *self.lines_of_left_out(),
             *self.lines_of_earlier_lives(),
             *([self.line_of_default_delays()] if self.default_delays else []),

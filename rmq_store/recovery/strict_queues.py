@@ -144,7 +144,7 @@ class QueueRecovery:
         states = self._queues.items()
         return {queue: state.end for queue, state in states if state.at > state.files.first_unit}
 
-    def begin_again(self, lives: LastLivesOfQueues) -> None:
+    def cut_earlier_lives(self, lives: LastLivesOfQueues) -> None:
         """Cut the queues whose last life begins in the scan, and that have entries from before it."""
         for queue, state in self._queues.items():
             if queue in lives.begin and state.at > state.files.first_unit:
@@ -412,7 +412,7 @@ class DatabaseQueues:
         """No queue has entries before the scan."""
         return {}
 
-    def begin_again(self, lives: LastLivesOfQueues) -> None:
+    def cut_earlier_lives(self, lives: LastLivesOfQueues) -> None:
         """Does nothing: no queue has entries yet."""
 
     def take(self, requests: DispatchRequests, upto: int) -> None:

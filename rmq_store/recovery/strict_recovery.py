@@ -358,7 +358,7 @@ class StrictRecovery:
             queues = DatabaseQueues(self.queue_database, walk)
         dispatched = self._dispatched(first.again(first.start))
         lives = LastLivesOfQueues(first.begun, queues.ends_before(), dispatched)
-        queues.begin_again(lives)
+        queues.cut_earlier_lives(lives)
         self.report.earlier_lives = lives.earlier
         indexer: IndexWriter | None = None
         if self.config.messageIndexEnable is not False:

@@ -151,7 +151,7 @@ def number(value: int | None) -> Cell:
     return Cell("" if value is None else f"{value:,}", None, "number")
 
 
-def in_units(count: int | None) -> Cell:
+def byte_count(count: int | None) -> Cell:
     """A cell with a byte count."""
     return number(None) if count is None else Cell(size(count), f"{count:,} bytes", "number")
 
@@ -167,7 +167,7 @@ def cell_of(name: str, value: Any) -> Cell:
     if name.endswith("Ms"):
         return Cell(shown_duration(value), f"{value:,} ms", "number")
     if name in _SIZES:
-        return in_units(value)
+        return byte_count(value)
     return number(value) if isinstance(value, int) else text(value)
 
 

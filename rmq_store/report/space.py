@@ -18,7 +18,7 @@ from rmq_store.report.section import (
     Plot,
     Remark,
     Section,
-    in_units,
+    byte_count,
     listing,
     not_listed,
     number,
@@ -80,7 +80,7 @@ def _topics_grid(topics: Sequence[dict[str, Any]], rest: int, every: int) -> Gri
     if rest > 0:
         shown.append(("(in no queue)", None, rest))
     rows = [
-        [text(name), number(count), in_units(some), Cell(_share(some, every), None, "number")]
+        [text(name), number(count), byte_count(some), Cell(_share(some, every), None, "number")]
         for name, count, some in shown
     ]
     columns = ("topic", "messages", "bytes", "of the log")

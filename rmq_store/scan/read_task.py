@@ -15,7 +15,7 @@ from rmq_store.reading.query import (
     FIRST_BATCH_ROWS,
     DamageTaker,
     OnDamage,
-    ReadHow,
+    ReadOptions,
 )
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
@@ -105,9 +105,9 @@ def read_share(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of `columns` of one share, in log order or queue after queue; none is empty.
 
-    `log_order`: see ReadManner; a query has no order of its own. `store` is the scan's store, opened. Rows
-    about damage follow the batch they belong to; in them every column can be null. Raises what `damage`
-    raises, and OtherStoreError if another store took the place of the scan's meanwhile.
+    `log_order`: as in CommonReadOptions. `store` is the scan's store, opened. Rows about damage follow the
+    batch they belong to; in them every column can be null. Raises what `damage` raises, and OtherStoreError
+    if another store took the place of the scan's meanwhile.
     """
     with store.refusing_replacement():
         if share.reports:
@@ -134,7 +134,7 @@ def read_messages(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
     options = scan.options
-    how: ReadHow = {
+    how: ReadOptions = {
         "columns": columns,
         "tags": options.tags,
         "keys": options.keys,

@@ -23,7 +23,7 @@ from rmq_store.format.record import Message, decode_utf8
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.message_lookup import behind_index
-from rmq_store.reading.query import OnDamage, ReadHow, raise_it
+from rmq_store.reading.query import OnDamage, ReadOptions, raise_it
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.search.selection import (
@@ -32,7 +32,7 @@ from rmq_store.search.selection import (
     LogLimits,
     Search,
     WantedQueues,
-    selected_slices,
+    ranges_in_store,
     stored_in_time,
 )
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
@@ -208,7 +208,7 @@ def _is_in(parts: _Parts, entry: QueueSlice) -> bool:
 _MOST_PLACES = 3  # that a sentence names
 
 
-def where_it_was(store: StoreReader, key: str, topics: Collection[str] = ()) -> str:
+def why_not_found(store: StoreReader, key: str, topics: Collection[str] = ()) -> str:
     """What the index still lists for a key of which no message was found, and what was not read."""
     start, end = store.log_range()
     text = f"; the log ({size(end - start)}) was searched only where the index leads or has gaps. rmqstore "
@@ -321,7 +321,7 @@ def find(
 
 def _shares(store: StoreReader, search: Search, on_damage: OnDamage | None) -> Iterator[_Share]:
     """The places to search for `search`, without repeats."""
-    slices = selected_slices(store, search, CLOCK_SLACK_MS)
+    slices = ranges_in_store(store, search, CLOCK_SLACK_MS)
     topics = _topics_anywhere(store, search)
     plan = plan_keys(store, slices, search.keys, topics=topics) if search.keys else None
     if plan is None:  # there is no key, or nearly every message has it
@@ -397,7 +397,7 @@ def _find_in(
     needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
     if progress is not None and progress.active:
         needed = with_place_column(needed)
-    how: ReadHow = {
+    how: ReadOptions = {
         "columns": needed,
         "tags": search.tags,
         "keys": search.keys or None,

@@ -280,7 +280,7 @@ def joined_ranges(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
 _LEAST_BYTES = 16  # of the log for a message: a member of an inner batch has more
 
 
-def offset_steps(store: StoreReader, start: int, stop: int, step: int) -> range:
+def queue_offset_steps(store: StoreReader, start: int, stop: int, step: int) -> range:
     """The queue offsets at which steps of `step` begin, from `start` to before `stop`.
 
     The name of one file, or one entry, may claim that a queue has 2^62 messages. The log says how
@@ -307,7 +307,7 @@ def bytes_between(
         stretches = stretches_of(QueueSlice(queue, start, stop), 1, store.view.entry_at)
         return round(sum(stretch.selected_bytes for stretch in stretches))
     total = 0
-    steps = offset_steps(store, start, stop, _AT_ONCE)
+    steps = queue_offset_steps(store, start, stop, _AT_ONCE)
     for at in steps:
         entries = store.entries(queue, at, min(at + steps.step, stop))
         mine = entries.points_to_record & (entries.offset >= at)

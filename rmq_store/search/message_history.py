@@ -56,7 +56,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumedBy:
+class GroupOutcome:
     """What became of a message at a consumer group, by its last record that the group gets.
 
     `state`: consumed (the group's offset is behind it, or it acknowledged a pop), waiting, popped (and not
@@ -87,7 +87,7 @@ class MessageHistory:
     steps: tuple[Step, ...]
     transaction: str | None
     damage: tuple[StoreError, ...] = ()
-    consumers: tuple[ConsumedBy, ...] = ()
+    consumers: tuple[GroupOutcome, ...] = ()
     reports: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -108,7 +108,7 @@ _UNKNOWN = "an unknown topic"
 
 
 @dataclass(frozen=True, slots=True)
-class TracedRecord:
+class HistoryRecord:
     """The fields of a record that a history needs. `queue_offset`: None if no queue lists it. Times in ms."""
 
     topic: str
@@ -123,7 +123,7 @@ class TracedRecord:
     properties: Mapping[str, str]
 
     @classmethod
-    def rows_of(cls, batch: pa.RecordBatch) -> Iterator[TracedRecord]:
+    def rows_of(cls, batch: pa.RecordBatch) -> Iterator[HistoryRecord]:
         """The records of a batch with the columns TRACED, in order."""
         stored = batch.column("storeTimestamp").cast(pa.int64())
         columns = [stored if n == "storeTimestamp" else batch.column(n) for n in TRACED]
@@ -132,12 +132,12 @@ class TracedRecord:
             yield cls(*row)
 
     @classmethod
-    def of(cls, message: Message) -> TracedRecord:
+    def of(cls, message: Message) -> HistoryRecord:
         """The record of a message."""
         return cls(*(getattr(message, name) for name in cls.__slots__))
 
 
-TRACED = tuple(map(camel_case, TracedRecord.__slots__))
+TRACED = tuple(map(camel_case, HistoryRecord.__slots__))
 """The columns of these fields."""
 
 
@@ -149,15 +149,15 @@ def one_error_a_place(*damage: StoreError) -> tuple[StoreError, ...]:
     return tuple(first.values())
 
 
-def histories_of(store: StoreReader, records: Iterable[TracedRecord]) -> list[MessageHistory]:
+def histories_of(store: StoreReader, records: Iterable[HistoryRecord]) -> list[MessageHistory]:
     """The histories of these records, which must include all records of each message."""
-    lives: dict[str, list[TracedRecord]] = {}
+    lives: dict[str, list[HistoryRecord]] = {}
     for message in sorted(records, key=lambda record: record.commit_log_offset):
         lives.setdefault(message.uniq_key or message.msg_id, []).append(message)
     return [_life(store, of_one) for of_one in lives.values()]
 
 
-def sent_to(store: StoreReader, message: TracedRecord, topic: str | None) -> bool:
+def sent_to(store: StoreReader, message: HistoryRecord, topic: str | None) -> bool:
     """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is now."""
     properties = message.properties
     named = (properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC))
@@ -168,13 +168,13 @@ def sent_to(store: StoreReader, message: TracedRecord, topic: str | None) -> boo
     return retry_of(message.topic, properties, store.view.topics.known_names).topic == topic
 
 
-def _life(store: StoreReader, messages: list[TracedRecord]) -> MessageHistory:
+def _life(store: StoreReader, messages: list[HistoryRecord]) -> MessageHistory:
     steps = tuple(_step(store, message) for message in messages)
     transaction, damage = _transaction(store, messages, {step.step for step in steps})
     return MessageHistory(messages[0].uniq_key, steps, transaction, damage)
 
 
-def _step(store: StoreReader, message: TracedRecord) -> Step:
+def _step(store: StoreReader, message: HistoryRecord) -> Step:
     step, about = _meaning(store, message)
     return Step(
         message.uniq_key,
@@ -190,7 +190,7 @@ def _step(store: StoreReader, message: TracedRecord) -> Step:
     )
 
 
-def _meaning(store: StoreReader, message: TracedRecord) -> tuple[str, str]:
+def _meaning(store: StoreReader, message: HistoryRecord) -> tuple[str, str]:
     """The kind of a record, and its details."""
     properties = message.properties
     real = properties.get("REAL_TOPIC")
@@ -223,7 +223,7 @@ def _meaning(store: StoreReader, message: TracedRecord) -> tuple[str, str]:
 
 
 def _transaction(
-    store: StoreReader, messages: list[TracedRecord], kinds: Collection[str]
+    store: StoreReader, messages: list[HistoryRecord], kinds: Collection[str]
 ) -> tuple[str | None, tuple[StoreError, ...]]:
     """committed, rolled back, given up, undecided or UNREADABLE, with the errors of unreadable
     places; None if there is no transaction. `kinds`: those of the records."""
@@ -242,7 +242,7 @@ def _transaction(
     return (UNREADABLE, hidden) if hidden else ("rolled back", ())
 
 
-def _ended_at(store: StoreReader, half: TracedRecord) -> int | None:
+def _ended_at(store: StoreReader, half: HistoryRecord) -> int | None:
     """The store time (ms) of the op message that names the half message's queue offset: then the producer, or
     a check that found it too old, ended the transaction. None if there is no op message."""
     topic = OP_TOPICS[half.topic]
@@ -263,7 +263,7 @@ def _ended_at(store: StoreReader, half: TracedRecord) -> int | None:
     return None
 
 
-def _damage_until(store: StoreReader, half: TracedRecord, ended: int) -> tuple[StoreError, ...]:
+def _damage_until(store: StoreReader, half: HistoryRecord, ended: int) -> tuple[StoreError, ...]:
     """The errors of entries of that time, in the message's queue, that point to no intact record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")

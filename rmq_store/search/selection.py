@@ -401,7 +401,7 @@ class LogLimits:
         )
 
 
-def selected_slices(
+def ranges_in_store(
     store: StoreReader, selection: Selection, slack_ms: int = 0
 ) -> list[QueueSlice]:
     """As `select_ranges`, of one store alone: raises UnknownQueueError for what it does not have."""
@@ -413,7 +413,7 @@ def selected_slices(
     return list(select_ranges(store, selection, slack_ms))
 
 
-def at_log_offsets(
+def slices_at_log_offsets(
     store: StoreReader, ranges: Iterable[QueueSlice], places: Collection[int], view: QueueSource
 ) -> list[QueueSlice]:
     """The entries of `ranges` that lead to these log offsets, and those that records there name, which the
@@ -450,7 +450,7 @@ class DamageInTime:
     @cached_property
     def _ranges(self) -> dict[QueueId, QueueSlice]:
         """Only damage asks for them."""
-        return {part.queue: part for part in selected_slices(self._store, self._selection)}
+        return {part.queue: part for part in ranges_in_store(self._store, self._selection)}
 
     @cached_property
     def _log_range(self) -> tuple[int, int]:

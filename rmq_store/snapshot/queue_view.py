@@ -197,7 +197,7 @@ class QueueView:
         """Whether tagsCode is a hash of tags. That of a delayed message is a time."""
         return queue.topic != SCHEDULE_TOPIC
 
-    def why_missing(self, queue: QueueId) -> str:
+    def why_offsets_missing(self, queue: QueueId) -> str:
         """Why a queue offset between others may have no entry."""
         return "it is lost, or its entry is out of order"
 
@@ -304,7 +304,7 @@ class QueueView:
                 wanted += files.chain.ranges_in_files([(start, stop)])
         fetch_all(wanted)
 
-    def listed_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+    def entries_with_ext(self, queue: QueueId, start: int, stop: int) -> Entries:
         """As `entries`, with addresses replaced by the tagsCode in the queue's extension."""
         return self.with_ext(queue, self.entries(queue, start, stop))
 
@@ -364,7 +364,7 @@ class QueueView:
 
         return recheck_neighbours(unit, start, stop, value_at, commit_log_offset)
 
-    def slice_entries(self, queue: QueueId, start: int, stop: int) -> Entries:
+    def entries_starting_in(self, queue: QueueId, start: int, stop: int) -> Entries:
         """Entries whose first message is in the range, so that no record is returned twice."""
         entries = self.entries(queue, start, stop)
         if len(entries) and int(entries.offset[0]) < start:

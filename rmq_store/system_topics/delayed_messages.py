@@ -254,7 +254,7 @@ def _later_records(
     texts = _TEXTS | _ORDER
     for row in rows_of(store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage):
         if row["deletes"] is not None and timer.state_of(row) is not None:
-            later.add_order(row["deletes"], timer.tick_of(row))
+            later.add_delete_order(row["deletes"], timer.tick_of(row))
         if row["rollTimes"]:
             later.add_put_off(row)
     return later
@@ -297,7 +297,7 @@ class LaterTimerRecords:
         self._orders: set[tuple[str, int | None]] = set()
         self._put_off: dict[Sent, deque[int]] = {}
 
-    def add_order(self, names: str, tick: int | None) -> None:
+    def add_delete_order(self, names: str, tick: int | None) -> None:
         """Add an order to delete what it `names`, and when the timer applies it (ms)."""
         self._orders.add((names, tick))
 

@@ -147,7 +147,7 @@ class OpenState:
         pop.finish()
         return state
 
-    def why_left_out(self, kind: str, place: int, stored: bytes) -> str | None:
+    def why_not_open(self, kind: str, place: int, stored: bytes) -> str | None:
         """Why a record of a kind, at a log offset, with its stored properties, is not open; None if it is."""
         if place in self.in_no_queue:
             return None
@@ -166,7 +166,7 @@ class OpenState:
         for row in np.flatnonzero(of_broker[codes]).tolist():
             kind, stored = kinds[codes[row]], batch["rawProperties"][row].as_py()
             place = batch["commitLogOffset"][row].as_py()
-            if kind is not None and self.why_left_out(kind, place, stored) is not None:
+            if kind is not None and self.why_not_open(kind, place, stored) is not None:
                 yield row
 
 
@@ -233,7 +233,7 @@ class _Delayed:
         done, tick = self._timer.state_of(row) is None, self._timer.tick_of(row)
         if row["deletes"] is not None:
             if not done:
-                self._orders.add_order(row["deletes"], tick)
+                self._orders.add_delete_order(row["deletes"], tick)
             self._state.closed[row["commitLogOffset"]] = CANCELLED
             return
         sent = Sent.of(row)
@@ -414,7 +414,7 @@ class Expired(NamedTuple):
         )
 
 
-def level_name(level: int) -> str:
+def level_reader_name(level: int) -> str:
     """What reads the messages of a delay level."""
     return f"delay level {level}"
 
@@ -429,7 +429,7 @@ def expired_unfinished(store: StoreReader) -> Iterator[Expired]:
                 f"the level is delivered to offset {offset} of {SCHEDULE_TOPIC}/{queue_id}, which begins at "
                 f"{state.min_offset}"
             )
-            reader = level_name(queue_id + 1)
+            reader = level_reader_name(queue_id + 1)
             yield Expired("delay-behind", reader, state.min_offset - offset, DELAY_FILE, proof)
     yield from _timers(store)
     yield from _transactions(store)
@@ -476,7 +476,7 @@ def unfinished_before(store: StoreReader, log_offset: int) -> list[Unfinished]:
     for row in delayed_messages(store, pass_over):
         if row["state"] in UNDELIVERED and row["commitLogOffset"] < log_offset:
             of_pop = (row["topic"] or "").startswith(REVIVE_PREFIX)
-            level = level_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS
+            level = level_reader_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS
             counts[POP if of_pop else level] += 1
     for row in transactions(store, pass_over):
         if row["state"] == OPEN and row["halfCommitLogOffset"] < log_offset:

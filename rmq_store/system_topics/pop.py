@@ -193,7 +193,7 @@ def _in_pieces(
         yield from _with_records(store, some, on_damage)
 
 
-def has_unread_pops(store: StoreReader) -> bool:
+def leaves_out_older_pops(store: StoreReader) -> bool:
     """Whether `newest_popped` leaves out some check points and acknowledgements."""
     ranges = _ranges(store)
     return any(len(part) > NEWEST // len(ranges) for part in ranges)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.query import OnDamage, ReadHow
+from rmq_store.reading.query import OnDamage, ReadOptions
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.snapshot.ranges import LogSlice
@@ -128,7 +128,7 @@ def _copies(
 ) -> Iterator[Copy]:
     ranges = store.view.ranges_of(topics)
     plan = plan_keys(store, ranges, keys)
-    how: ReadHow = {
+    how: ReadOptions = {
         "columns": _COLUMNS,
         "keys": tuple(keys),
         "check_ends": False,

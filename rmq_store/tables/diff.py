@@ -13,7 +13,7 @@ from rmq_store.format.byte_layout import Bytes, Ints
 from rmq_store.format.queues import Entries, QueueId, concat_entries
 from rmq_store.format.record import Gap
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.search.log_partitions import offset_steps
+from rmq_store.search.log_partitions import queue_offset_steps
 from rmq_store.tables.files import config_rows
 from rmq_store.tables.groups import OFFSETS
 from rmq_store.tables.table import LONG, TEXT, Row, Table, columns
@@ -208,7 +208,7 @@ def _of_entries(
 ) -> Iterator[Row]:
     """What the entries for the same queue offsets do not have in common."""
     counts, at = [0] * len(_UNLIKE), [0] * len(_UNLIKE)
-    steps = offset_steps(one, first, stop, _ENTRIES_AT_ONCE)
+    steps = queue_offset_steps(one, first, stop, _ENTRIES_AT_ONCE)
     for start in steps:
         end = min(start + steps.step, stop)
         mine, its = (_listed(store, queue, start, end) for store in (one, other))
@@ -231,7 +231,7 @@ def _of_entries(
 
 def _listed(store: StoreReader, queue: QueueId, start: int, stop: int) -> Entries:
     """The entries of a range that lead to a record."""
-    entries = store.view.slice_entries(queue, start, stop)
+    entries = store.view.entries_starting_in(queue, start, stop)
     return entries.take(entries.points_to_record)
 
 

@@ -146,7 +146,7 @@ def _at_seconds(seconds: pa.Array, zone: str | None) -> tuple[pa.Array, pa.Array
     return pa.array((text[:_SECONDS] for text in texts), pa.string()), pa.array(offsets)
 
 
-def text_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+def csv_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows in types that CSV has. Null stays null.
 
     Binary values are base64, whatever their bytes are. Timestamps and maps are as in JSON lines.

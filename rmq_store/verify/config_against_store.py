@@ -146,7 +146,7 @@ def config_findings(store: StoreReader) -> Iterator[Finding]:
 
 def _missing_files(store: StoreReader, names: Collection[str]) -> Iterator[Finding]:
     """Findings for files that the broker had, by others of its files, and that are gone with their .bak."""
-    taken = None if names else taken_by_broker(store)
+    taken = None if names else broker_message_offset(store)
     if taken is not None:
         proof = f"the message at log offset {taken} came through a broker, which had some"
         yield _missing(store, None, proof, TOPICS_FILE, CONSUMER_FILES[0])
@@ -175,7 +175,7 @@ def _missing(store: StoreReader, name: str | None, proof: str, *others: str) -> 
     )
 
 
-def taken_by_broker(store: StoreReader) -> int | None:
+def broker_message_offset(store: StoreReader) -> int | None:
     """The log offset of a message with a property that only a broker sets, at the ends of queues.
 
     A log may also be written by the broker's store alone, without configuration.

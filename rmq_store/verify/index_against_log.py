@@ -319,7 +319,7 @@ def check_file(file: IndexFile, log_end: int) -> CheckedItems:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexHealth:
+class IndexFileStats:
     """How full a file is, and the longest chain that a look-up follows."""
 
     path: str
@@ -330,7 +330,7 @@ class IndexHealth:
     longest_chain: int
 
 
-def check_files(store: StoreReader, findings: Findings) -> list[IndexHealth]:
+def check_files(store: StoreReader, findings: Findings) -> list[IndexFileStats]:
     """Check each index file of a store. Returns the health of those that fit a geometry."""
     closed = was_closed(store.path)
     sources = Sources(FILES_MAPPED)
@@ -365,7 +365,7 @@ def check_files(store: StoreReader, findings: Findings) -> list[IndexHealth]:
             findings.add_all(_wrong_times(store, file))
         used, longest = int(np.count_nonzero(scanned.used)), int(scanned.used.max(initial=0))
         places = file.geometry.items, file.geometry.slots
-        health.append(IndexHealth(file.path, file.header.items, *places, used, longest))
+        health.append(IndexFileStats(file.path, file.header.items, *places, used, longest))
     return health
 
 

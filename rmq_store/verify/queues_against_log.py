@@ -372,7 +372,7 @@ class ListedCheck:
 
     def _compare(self, queue: QueueId, batch: bool, requests: DispatchRequests, rows: Ints) -> None:
         """Compare rows of one queue, in ascending order, with the entries at their offsets."""
-        entries = self._store.view.listed_entries(queue, *requests.offsets_of(rows))
+        entries = self._store.view.entries_with_ext(queue, *requests.offsets_of(rows))
         compared = self._comparison.compare(queue, requests, rows, entries)
         same = compared.listed
         self._check_tags(queue, requests, rows[same], compared.tags_code[same])

@@ -56,7 +56,7 @@ from rmq_store.verify.findings import (
     a_warning,
     an_error,
 )
-from rmq_store.verify.index_against_log import IndexHealth, IndexPart, check_files
+from rmq_store.verify.index_against_log import IndexFileStats, IndexPart, check_files
 from rmq_store.verify.queues_against_log import (
     LOST,
     ListedCheck,
@@ -161,7 +161,7 @@ class Beside(NamedTuple):
     """What does not depend on the records of the log: the files of the index, and a broker's start."""
 
     findings: Findings
-    health: Sequence[IndexHealth]
+    health: Sequence[IndexFileStats]
     start: BrokerStart | None
 
     @classmethod
@@ -212,7 +212,7 @@ class VerifyReport:
     record_bytes: int
     queues: int
     lag: int
-    index: Sequence[IndexHealth]
+    index: Sequence[IndexFileStats]
     findings: Findings
     verdict: Verdict
 
@@ -561,7 +561,7 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
 
 
 def _about_index(
-    store: StoreReader, health: Sequence[IndexHealth], whole: CheckedPart
+    store: StoreReader, health: Sequence[IndexFileStats], whole: CheckedPart
 ) -> Iterator[Finding]:
     folder = str(store.path / INDEX_DIR)
     lost = list(_lost_index(store, whole, len(health)))

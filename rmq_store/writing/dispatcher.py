@@ -128,7 +128,7 @@ class Dispatcher:
     # --- the index ----------------------------------------------------------------------------------
 
     @property
-    def index_full_until(self) -> int:
+    def full_index_files_time(self) -> int:
         """Store time (ms) of the last message in full index files; 0 without any."""
         return 0 if self._index is None else self._index.full_until
 

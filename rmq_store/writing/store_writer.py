@@ -83,7 +83,7 @@ def _last_record(log: CommitLog, snapshot: StoreSnapshot) -> tuple[int, int]:
     return (0, 0) if last is None or stored is None else (last, stored)
 
 
-def with_log_of_its_own(config: StoreConfig) -> StoreConfig:
+def without_log_paths(config: StoreConfig) -> StoreConfig:
     """The configuration without log paths: a new store keeps its log under its root.
 
     A configured path elsewhere belongs to the store whose settings these are, whether it exists or
@@ -195,7 +195,7 @@ class StoreWriter:
             refuse_content(root, "Use a new folder, or append_to for an existing store")
             for name in (CONSUMEQUEUE_DIR, INDEX_DIR, CONFIG_DIR):
                 (root / name).mkdir(parents=True, exist_ok=True)
-            settings = with_log_of_its_own(settings)
+            settings = without_log_paths(settings)
             for folder in paths_in(settings.storePathCommitLog) or [COMMITLOG_DIR]:
                 (root / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -267,7 +267,7 @@ class StoreWriter:
             return Checkpoint(
                 physic_msg_timestamp=self._records.last_timestamp,
                 logics_msg_timestamp=self._dispatcher.last_timestamp,
-                index_msg_timestamp=self._dispatcher.index_full_until,
+                index_msg_timestamp=self._dispatcher.full_index_files_time,
                 logics_physical_offset=self._dispatcher.last_record,
             )
 
@@ -535,7 +535,8 @@ class StoreWriter:
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._records.last_timestamp,
             logics_msg_timestamp=self._records.last_timestamp,
-            index_msg_timestamp=self._dispatcher.index_full_until or before.index_msg_timestamp,
+            index_msg_timestamp=self._dispatcher.full_index_files_time
+            or before.index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=last if self.dialect.has("confirm_offset") else 0,
             logics_physical_offset=last,

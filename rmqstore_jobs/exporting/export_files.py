@@ -29,7 +29,7 @@ from rmq_store.scan.options import BY_LOG
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.tasks import Share, StoreScan, reporting_shares, shares_of
 from rmq_store.text.bodies import UTF8, as_text, text_or_marked_base64
-from rmq_store.text.lines import BASE64_SUFFIX, BODY, json_lines, text_columns
+from rmq_store.text.lines import BASE64_SUFFIX, BODY, csv_columns, json_lines
 from rmqstore_jobs.exporting.manifest import (
     CSV,
     JSONL,
@@ -100,7 +100,7 @@ class _File:
             batch = batch.set_column(
                 at, BODY, text_or_marked_base64(batch.column(at), self._charset)
             )
-        return text_columns(batch)
+        return csv_columns(batch)
 
     def _for_parquet(self, table: pa.Table) -> pa.Table:
         at = table.schema.get_field_index(BODY)

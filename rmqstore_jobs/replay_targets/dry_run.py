@@ -40,7 +40,7 @@ from rmqstore_jobs.replaying.plan import (
     ReplayJournal,
     ReplayRun,
     ranges_left,
-    refuse_to_mix,
+    refuse_unasked_append,
     state_of_source,
 )
 from rmqstore_jobs.replaying.replay_question import (
@@ -79,7 +79,7 @@ class DryRun(ReplayCall):
         self.counts_all = not self.resumed
 
     def _new_run(self) -> ReplayRun:
-        refuse_to_mix(self.spec)
+        refuse_unasked_append(self.spec)
         if self.spec.to_store is not None and has_content(self.spec.to_store):
             refuse_foreign_log(Path(self.spec.to_store), StoreConfig.of(self.spec.target_conf))
         return super()._new_run()

@@ -33,12 +33,7 @@ from rmq_store.system_topics.open_state import HalfName
 from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.store_writer import (
-    Refusal,
-    StoreWriter,
-    append_accepted,
-    with_log_of_its_own,
-)
+from rmq_store.writing.store_writer import Refusal, StoreWriter, append_accepted, without_log_paths
 from rmqstore_jobs.replay_targets.replay_call import (
     ReplayCall,
     ReplayReport,
@@ -48,7 +43,7 @@ from rmqstore_jobs.replay_targets.replay_call import (
 from rmqstore_jobs.replaying.plan import (
     ReplayJournal,
     ReplayRun,
-    refuse_to_mix,
+    refuse_unasked_append,
     state_of_source,
     waves_of,
 )
@@ -197,7 +192,7 @@ class LocalReplay(ReplayCall):
 
     def _new_run(self) -> ReplayRun:
         run, to_store = super()._new_run(), self.spec.to_store
-        refuse_to_mix(self.spec)
+        refuse_unasked_append(self.spec)
         if to_store is None:
             return replace(run, next_log_offset=None)
         if not has_content(to_store):
@@ -223,7 +218,7 @@ class LocalReplay(ReplayCall):
         asked = WriteOptions(
             os.path.realpath(path),
             release=self.spec.release,
-            config=with_log_of_its_own(given) if self.current.created else given,
+            config=without_log_paths(given) if self.current.created else given,
         )
         halves: list[tuple[HalfName, int, int, int]] = []
         try:

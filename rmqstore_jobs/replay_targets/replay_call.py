@@ -33,7 +33,7 @@ from rmqstore_jobs.replaying.replay_question import (
     Handled,
     Part,
     ReplayRows,
-    why_left_unread,
+    why_filtered_out,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.results import (
@@ -200,7 +200,7 @@ class ReplayCall:
         names = (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
         skipped = {name: self.counts[name] for name in names}
         problems = list(known)
-        finished, unread = self.stopped_by is None, why_left_unread(self.spec)
+        finished, unread = self.stopped_by is None, why_filtered_out(self.spec)
         if finished and self.counts_all and unread is not None:
             skipped[unread] = max(0, selected - read)
         elif finished and self.counts_all and read != selected:

@@ -24,7 +24,7 @@ from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.tasks import StoreScan, cut_into_slices
 from rmq_store.search.find_messages import plan_keys
-from rmq_store.search.log_partitions import offset_steps
+from rmq_store.search.log_partitions import queue_offset_steps
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.system_topics.open_state import OpenState, kind_of
 from rmqstore_jobs.replaying.replay_question import source_options
@@ -210,7 +210,7 @@ def messages_selected(scan: StoreScan, spec: ReplaySpec) -> int:
     count -= sum(map(len, batched))
     with scan.store.open() as source:
         for part in batched:
-            steps = offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
+            steps = queue_offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
             for start in steps:
                 entries = source.entries(part.queue, start, min(part.stop, start + steps.step))
                 count += int((entries.offset >= start).sum())
@@ -255,7 +255,7 @@ def _is_done(journal: ReplayJournal, spec: ReplaySpec, done: ReplayRun) -> Journ
     return AlreadyDoneError(journal.path, reason=reason, advice=f"There is nothing to do; {again}")
 
 
-def refuse_to_mix(spec: ReplaySpec) -> None:
+def refuse_unasked_append(spec: ReplaySpec) -> None:
     """Raise TargetExistsError if a new run would add to the target without --append."""
     if spec.to_store is not None and not spec.append:
         advice = "Give --append to add to it, or name a new folder"

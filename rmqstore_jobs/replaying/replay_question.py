@@ -264,7 +264,7 @@ def columns_for_store(spec: ReplaySpec) -> tuple[str, ...]:
     return (*_READ, *(_OF_KEYS if spec.keys else ()), properties, *_AS_STORED)
 
 
-def why_left_unread(spec: ReplaySpec) -> str | None:
+def why_filtered_out(spec: ReplaySpec) -> str | None:
     """The reason why the source may leave out selected messages: other tags or other keys."""
     if spec.by_index:
         return OTHER_TAG_OR_KEY if spec.tags else OTHER_KEY

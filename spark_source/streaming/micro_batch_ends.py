@@ -20,9 +20,9 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import (
     LogFollower,
     LogPlace,
-    dispatched_end,
     end_by_bytes,
     end_by_rows,
+    known_whole_end,
 )
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
@@ -165,7 +165,7 @@ class Follower:
 
         def listed_end() -> int:
             with self.open(name, target, None) as store:
-                return dispatched_end(store.view, store.queues())
+                return known_whole_end(store.view, store.queues())
 
         return self._followers.setdefault(name, LogFollower(listed_end))
 

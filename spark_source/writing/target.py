@@ -22,7 +22,7 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import recover_locked
 from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
 from rmq_store.scan.parse_options import invalid, parse_option
-from rmq_store.writing.store_writer import with_log_of_its_own
+from rmq_store.writing.store_writer import without_log_paths
 from spark_source.writing.staging import Staging, folder_beside, remove_if_empty
 
 APPEND, ERROR, IGNORE = "append", "error", "ignore"
@@ -47,7 +47,7 @@ class WriteOptions:
     def config_of_target(self) -> StoreConfig:
         """The configuration with the log that the target has under its own root, as at its
         creation; as given where the log lies elsewhere."""
-        own = with_log_of_its_own(self.config)
+        own = without_log_paths(self.config)
         names = paths_in(own.storePathCommitLog) or [COMMITLOG_DIR]
         return own if all(Path(self.path, name).is_dir() for name in names) else self.config
 

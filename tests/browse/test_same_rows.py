@@ -13,7 +13,7 @@ from bs4 import Tag
 from rmq_store.browse import pages
 from rmq_store.browse.page import before, messages_in, newest_slices
 from rmq_store.errors import StoreError
-from rmq_store.search.selection import Search, selected_slices
+from rmq_store.search.selection import Search, ranges_in_store
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
 from tests.support.golden import Golden, GoldenStore, bodies_of
@@ -379,7 +379,7 @@ def fail(error: StoreError) -> None:
 def test_pages_have_every_message_once(golden: Golden, name: str, tags: str | None) -> None:
     with golden(name).open() as store:
         for topic in store.topics()[:6]:
-            slices = selected_slices(store, Search([topic]))
+            slices = ranges_in_store(store, Search([topic]))
             whole = messages_in(store, slices, COLUMNS, tags, fail).to_pylist()
             found = []
             while any(map(len, slices)):

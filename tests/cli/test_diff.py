@@ -224,7 +224,7 @@ def test_a_queue_file_with_the_name_of_a_distant_offset(
         last.rename(last.with_name(f"{(1 << 62) // 2000 * 2000:020d}"))
     with MessageStore.open(one.path) as opened:
         view = type(opened.view)
-    looks, entries_of = 0, view.slice_entries
+    looks, entries_of = 0, view.entries_starting_in
 
     def counted(*arguments: Any) -> object:
         nonlocal looks
@@ -232,6 +232,6 @@ def test_a_queue_file_with_the_name_of_a_distant_offset(
         assert looks < 1000
         return entries_of(*arguments)
 
-    monkeypatch.setattr(view, "slice_entries", counted)
+    monkeypatch.setattr(view, "entries_starting_in", counted)
     assert rows(one, other) == []
     assert looks

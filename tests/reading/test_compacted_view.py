@@ -27,7 +27,7 @@ from rmq_store.errors import (
     MissingFileError,
     StoreError,
 )
-from rmq_store.search.selection import Search, selected_slices
+from rmq_store.search.selection import Search, ranges_in_store
 from rmq_store.testing.store_checks import StoreChecks
 from tests.support.damage import flip, write_at
 from tests.support.golden import GoldenStore, unpack_kind
@@ -164,7 +164,7 @@ def test_what_counts_a_queue_counts_all_of_it(golden: GoldenStore) -> None:
         assert store.table("damage").num_rows == 0
         sizes = {r["topic"]: r["messages"] for r in store.table("topics").to_pylist()}
         assert sizes[TOPIC] == sum(store.max_offset(*queue) for queue in store.queues(TOPIC))
-        slices = selected_slices(store, Search([TOPIC]))
+        slices = ranges_in_store(store, Search([TOPIC]))
         assert {part.stop - part.start for part in slices} == {
             store.max_offset(*queue) for queue in store.queues(TOPIC)
         }

@@ -15,7 +15,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
-from rmq_store.reading.log_reader import LogFollower, LogPlace, dispatched_end, whole_end
+from rmq_store.reading.log_reader import LogFollower, LogPlace, known_whole_end, whole_end
 from tests.support.damage import break_start
 from tests.support.golden import Golden, in_a_queue, unpack
 from tests.support.growing import Growing
@@ -51,7 +51,7 @@ def looks(path: Path, clock: list[float], steps: Iterator[int] | range) -> int:
     def listed_end() -> int:
         count[0] += 1
         with MessageStore.open(path) as store:
-            return dispatched_end(store.view, store.queues())
+            return known_whole_end(store.view, store.queues())
 
     follower = LogFollower(listed_end)
     with MessageStore.open(path) as store:
@@ -259,7 +259,7 @@ def test_records_behind_damage_at_the_start_of_the_last_file_are_reached(
     reached = max(r["commitLogOffset"] + r["storeSize"] for r in listed)
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         log, place = opened.log, LogPlace.at(opened.log, start)
-        follower = LogFollower(lambda: dispatched_end(opened.view, opened.queues()))
+        follower = LogFollower(lambda: known_whole_end(opened.view, opened.queues()))
         assert follower.end(log, log.start) >= reached
         assert follower.after(log, place, "") >= reached
 

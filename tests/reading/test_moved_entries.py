@@ -102,7 +102,7 @@ def test_an_entry_whose_file_expires_meanwhile_is_refused(
     """The look at its neighbours finds nothing then."""
     path, left = rebuilt
     (topic, queue_id), offsets = max(left.items(), key=lambda item: len(item[1]))
-    monkeypatch.setattr(QueueView, "slice_entries", lambda *_: no_entries())
+    monkeypatch.setattr(QueueView, "entries_starting_in", lambda *_: no_entries())
     met: list[StoreError] = []
     with MessageStore.open(path) as store:
         batches = store.read_batches(

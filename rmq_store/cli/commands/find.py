@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_store.reading.store_reader import StoreReader
-    from rmq_store.search.message_history import ConsumedBy, MessageHistory
+    from rmq_store.search.message_history import GroupOutcome, MessageHistory
     from rmq_store.search.selection import Search
 
 
@@ -64,7 +64,7 @@ def cat(
         CLOCK_SLACK_MS,
         DamageInTime,
         Search,
-        selected_slices,
+        ranges_in_store,
         stored_in_time,
     )
 
@@ -72,7 +72,7 @@ def cat(
     with damage, at.open() as opened, Progress("cat") as progress:
         times = options.time_range([opened], begin, end)
         search = Search([topic], queue_ids or None, *times, compacted=not history)
-        slices = selected_slices(opened, search, CLOCK_SLACK_MS)
+        slices = ranges_in_store(opened, search, CLOCK_SLACK_MS)
         if offset is not None:
             _require_offset(opened, search, offset)
             slices = [QueueSlice(s.queue, max(s.start, offset), s.stop) for s in slices]
@@ -166,7 +166,7 @@ def find(
     """
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
-    from rmq_store.search.find_messages import find_by_id, where_it_was
+    from rmq_store.search.find_messages import find_by_id, why_not_found
     from rmq_store.search.selection import Search
 
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
@@ -219,7 +219,7 @@ def find(
                 break
         if not count and len(stores) == 1:
             where = _id_leads_to(store, message_id)
-            where += "".join(where_it_was(store, word, topics) for word in words)
+            where += "".join(why_not_found(store, word, topics) for word in words)
     Output(form.as_json).rows(rows)
     if not count:
         several = f" in {len(stores)} stores" if len(stores) > 1 else ""
@@ -300,7 +300,7 @@ def trace(
         rmqstore trace /data/store ORDER_1674 --topic retrying
     """
     from rmq_store.questions.trace import trace as lives_of
-    from rmq_store.search.find_messages import where_it_was
+    from rmq_store.search.find_messages import why_not_found
     from rmq_store.search.message_history import one_error_a_place
     from rmq_store.search.selection import require_topic
 
@@ -309,7 +309,7 @@ def trace(
             require_topic(opened, topic)
         with Progress("trace") as progress:
             lives = lives_of(opened, key, topic, progress)
-        gone = "" if lives else where_it_was(opened, key)
+        gone = "" if lives else why_not_found(opened, key)
     for life in lives:
         _print_life(life, out)
     damage = one_error_a_place(*(error for life in lives for error in life.damage))
@@ -349,7 +349,7 @@ def _print_life(life: MessageHistory, out: Output) -> None:
         say(_line(None, consumer.state, text, _about_consumer(consumer)))
 
 
-def _about_consumer(consumer: ConsumedBy) -> str | None:
+def _about_consumer(consumer: GroupOutcome) -> str | None:
     if consumer.state == "popped":
         until = consumer.invisibleUntil
         return "not acknowledged" + (f", invisible until {shown_time(until)}" if until else "")

@@ -110,12 +110,12 @@ def _unknown_lag(store: StoreReader, *, is_asked: bool) -> list[str]:
     """Only a note where no group is: a store without consumers has no file of offsets."""
     from rmq_store.config.consumer_offsets import CONSUMER_FILES, has_consumer_offsets
     from rmq_store.search.selection import users_groups
-    from rmq_store.verify.config_against_store import taken_by_broker
+    from rmq_store.verify.config_against_store import broker_message_offset
 
     if has_consumer_offsets(store.path):
         return []
     absent = f"there is no {CONSUMER_FILES[0]}: how far groups have consumed is not known"
-    of_broker = store.view.topics.has_file or taken_by_broker(store) is not None
+    of_broker = store.view.topics.has_file or broker_message_offset(store) is not None
     groups = users_groups(store) if of_broker else []
     if not groups and not is_asked:
         note(absent)

@@ -232,7 +232,7 @@ def usage(
         rmqstore usage /data/store --by message --top 5
     """
     from rmq_store.questions.usage import usage_of
-    from rmq_store.search.selection import Search, selected_slices
+    from rmq_store.search.selection import Search, ranges_in_store
     from rmq_store.tables.table import all_ranges
 
     with at.open() as opened, Progress("usage", unit="messages") as progress:
@@ -240,7 +240,7 @@ def usage(
         ranges = None
         if topics or first is not None or stop is not None:
             wanted = Search(topics or None, since=first, until=stop, include_system_topics=True)
-            ranges = tuple(selected_slices(opened, wanted))
+            ranges = tuple(ranges_in_store(opened, wanted))
         progress.expect(sum(map(len, all_ranges(opened) if ranges is None else ranges)))
         most = (top or _LARGEST) if by == _MESSAGE else 0
         found = usage_of(

@@ -149,10 +149,10 @@ class _Following:
         return QueueLimits() if wanted else None
 
     def _listed_end(self) -> int:
-        from rmq_store.reading.log_reader import dispatched_end
+        from rmq_store.reading.log_reader import known_whole_end
 
         with self._opened(None) as store:
-            return dispatched_end(store.view, store.queues())
+            return known_whole_end(store.view, store.queues())
 
 
 def _interrupt_event() -> threading.Event:
@@ -170,10 +170,10 @@ def _interrupt_event() -> threading.Event:
 def _newest(store: StoreReader, search: Search, lines: int, end: int | None) -> list[QueueSlice]:
     """The newest messages of each queue; of those before a log offset, if that is given."""
     from rmq_store.format.queues import QueueSlice
-    from rmq_store.search.selection import selected_slices
+    from rmq_store.search.selection import ranges_in_store
 
     slices = []
-    for part in selected_slices(store, search):
+    for part in ranges_in_store(store, search):
         stop = part.stop
         if end is not None and len(part) and end < store.log_range()[1]:
             stop = store.view.offset_at_log(part.queue, end)
