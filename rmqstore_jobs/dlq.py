@@ -18,7 +18,7 @@ from rmqstore_jobs.replay import OPTIONS
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import refuse_if
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
-from rmqstore_jobs.running.results import Answer, provenance_of
+from rmqstore_jobs.running.results import TablesResult, provenance_of
 from rmqstore_jobs.running.source_options import scan_of, source_options
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop
 
@@ -59,7 +59,7 @@ class DlqSpec(HidesSecrets):
         return self.resend or self.to_broker
 
 
-def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) -> Answer:
+def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) -> TablesResult:
     """Report dead letters, and send them again if requested. Raises StoreError, also for a group without."""
     began = time.monotonic()
     scan = scan_of(spec.store, {**spec.options, "includeSystemTopics": "true"})
@@ -80,7 +80,7 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
         numbers |= {"sent again": sum(resent.written.values()), "to": target}
     wanted = {"groups": spec.groups, "originTopics": spec.origin_topics, "keys": spec.keys}
     options = {**spec.options, **wanted, "resend": target}
-    return Answer(
+    return TablesResult(
         job="dlq",
         ok=resent is None or resent.ok,
         tables={"of whom": dead.groups, "the newest": dead.newest},
@@ -117,7 +117,7 @@ def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
     )
 
 
-def validate(spec: DlqSpec) -> None:
+def check_store(spec: DlqSpec) -> None:
     """Raise StoreError for a store or group that is not there, and for a target that cannot be."""
     refuse_if(
         spec.resend_target is None and (spec.append or spec.dry_run),
@@ -128,7 +128,7 @@ def validate(spec: DlqSpec) -> None:
     with scan.store.open() as store:
         dead_ranges(store, spec.groups, scan.ranges)
     if spec.resend_target is not None:
-        replay.validate(resend_spec(spec, scan))
+        replay.check_store(resend_spec(spec, scan))
 
 
 _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")
@@ -168,6 +168,6 @@ main = Job(
     run,
     lambda given: spec_from(DlqSpec, given, _OF_SOURCE),
     _OPTIONS,
-    validate=validate,
+    validate=check_store,
     engines=False,
 )

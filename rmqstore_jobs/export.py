@@ -45,7 +45,7 @@ from rmqstore_jobs.exporting.manifest import (
 )
 from rmqstore_jobs.running.failures import failure, refuse_if
 from rmqstore_jobs.running.job_command import RANGES, SELECTION, Job, size, spec_from
-from rmqstore_jobs.running.results import Answer, provenance_of
+from rmqstore_jobs.running.results import TablesResult, provenance_of
 from rmqstore_jobs.running.source_options import (
     QUEUE_OPTIONS,
     pieces_in,
@@ -82,10 +82,10 @@ class ExportSpec(HidesSecrets):
         return {name: value for name, value in asked.items() if value is not None}
 
 
-def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: False) -> Answer:
+def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: False) -> TablesResult:
     """Export the messages that are not in the target yet. Returns the result. `should_stop` is called
     between waves. Raises StoreError if the export is refused; then nothing was written."""
-    check(spec)
+    check_spec(spec)
     if spec.format == DELTA:
         refuse_if(
             spark is None,
@@ -97,7 +97,7 @@ def run(spark: Session, spec: ExportSpec, should_stop: ShouldStop = lambda: Fals
         return _Export(spark, spec, manifest).run(should_stop)
 
 
-def check(spec: ExportSpec) -> None:
+def check_spec(spec: ExportSpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before a session starts."""
     advice = nearest(spec.format, FORMATS)
     refuse_if(spec.format not in FORMATS, f"unknown format {spec.format!r}", advice)
@@ -249,7 +249,7 @@ class _Export:
                 "No run adds them to this target, also not from a repaired store: export into a new one"
             )
 
-    def run(self, should_stop: ShouldStop) -> Answer:
+    def run(self, should_stop: ShouldStop) -> TablesResult:
         with self.scan.store.open() as store:
             ranges, size = self.left.ranges, self.spec.wave_bytes
             waves = cut_into_slices(store, ranges, size) if ranges else []
@@ -320,7 +320,7 @@ class _Export:
                 "or the log lacks some; rmqstore verify lists them"
             )
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> TablesResult:
         files = [file for wave in self.written for file in wave.files]
         by_folder: dict[str, list[ExportedFile]] = {}
         for file in files:
@@ -335,7 +335,7 @@ class _Export:
             for folder, its in sorted(by_folder.items())
         ]
         exported = self.manifest.exported
-        return Answer(
+        return TablesResult(
             job="export",
             ok=self.stopped_by is None and not self.problems,
             tables={"added": table},
@@ -372,9 +372,9 @@ def _as_text(asked: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(asked.items())) or "no options"
 
 
-def validate(spec: ExportSpec) -> None:
+def check_store(spec: ExportSpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read."""
-    check(spec)
+    check_spec(spec)
     scan_of(spec.store, spec.options)
 
 
@@ -419,7 +419,7 @@ main = Job(
     run,
     lambda given: spec_from(ExportSpec, with_queues(given), SELECTION),
     _OPTIONS,
-    validate=validate,
+    validate=check_store,
     prepare=lambda builder, spec: _delta().with_delta(builder) if spec.format == DELTA else builder,
     needs_spark=lambda spec: spec.format == DELTA,
 )

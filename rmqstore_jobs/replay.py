@@ -21,7 +21,7 @@ from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import (
     DEFAULT_PATIENCE,
     ReplaySpec,
-    check,
+    check_spec,
     with_fixed_times,
 )
 from rmqstore_jobs.running.job_command import OF_THE_RUN, Job, size
@@ -43,7 +43,7 @@ def run(spark: Session, spec: ReplaySpec, should_stop: ShouldStop = lambda: Fals
     writing fails, the report says so, and the next run is refused. Raises StoreError if the replay
     is refused; then nothing was written.
     """
-    check(spec)
+    check_spec(spec)
     spec = with_fixed_times(spec)
     if spec.to_broker is not None:
         require_client()
@@ -54,7 +54,7 @@ def run(spark: Session, spec: ReplaySpec, should_stop: ShouldStop = lambda: Fals
         return kind(spark, spec, journal).run(should_stop)
 
 
-def validate(spec: ReplaySpec) -> None:
+def check_store(spec: ReplaySpec) -> None:
     """Raise StoreError for a store or a selection that cannot be read.
 
     Offsets may have expired, or be lost: an interrupted replay then reads only what it has not replayed.
@@ -142,7 +142,7 @@ OPTIONS: Mapping[str, Declared] = {
 }
 
 
-def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
+def spec_from_command_line(given: Mapping[str, Any]) -> ReplaySpec:
     """The spec from a command line. Raises InvalidArgumentError for what cannot be parsed."""
     queues, topics = queues_of(given["queues"], given["topics"])
     read = {
@@ -154,7 +154,7 @@ def spec_of(given: Mapping[str, Any]) -> ReplaySpec:
     }
     plain = {k: v for k, v in given.items() if k not in ("store", *OF_THE_RUN)}
     spec = ReplaySpec(source=given["store"], **{**plain, **read})
-    check(spec)
+    check_spec(spec)
     return spec
 
 
@@ -184,7 +184,7 @@ main = Job(
         rmqstore replay /data/store --to-broker proxy:8081 --failed failed --dry-run
     """,
     run,
-    spec_of,
+    spec_from_command_line,
     OPTIONS,
-    validate=validate,
+    validate=check_store,
 )

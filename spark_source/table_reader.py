@@ -23,7 +23,7 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.read_task import pieces_of_share, read_messages
-from rmq_store.scan.scan import Scan, Target
+from rmq_store.scan.scan import Scan, StoreToOpen
 from rmq_store.scan.tasks import (
     Share,
     StoreScan,
@@ -305,7 +305,11 @@ def progress_rows(options: ScanOptions) -> Iterator[Row]:
 
 
 def _of_store(
-    follower: Follower, name: str, target: Target | None, known: StorePlace | None, begins: bool
+    follower: Follower,
+    name: str,
+    target: StoreToOpen | None,
+    known: StorePlace | None,
+    begins: bool,
 ) -> Row:
     """`known`: the place up to which the query has gone; `begins`: it has committed nothing yet."""
     given = None if known is None else known.place.offset

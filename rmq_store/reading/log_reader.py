@@ -322,7 +322,7 @@ class LogFollower:
         self._looked_at = self._changed_at = float("-inf")
         self._change: tuple[int | None, ...] = ()  # of the last file, at the last look
 
-    def after(self, log: CommitLog, place: LogPlace, path: str) -> int:
+    def end_after(self, log: CommitLog, place: LogPlace, path: str) -> int:
         """The end of the whole records after a place. Raises as `check_place`."""
         check_place(log, place, path)
         return self.end(log, place.offset)

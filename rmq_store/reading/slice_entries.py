@@ -138,7 +138,9 @@ class WantedEntries:
         ordered = in_log_order if self._query.log_order or self._reads_log else queue_after_queue
         return ordered(
             parts,
-            self._view.entries_with_ext if self._query.unwrap_batches else self._view.entries_starting_in,
+            self._view.entries_with_ext
+            if self._query.unwrap_batches
+            else self._view.entries_starting_in,
             keep,
             batch_queues=batched,
             least_rows=self._query.batch_rows,
@@ -327,7 +329,7 @@ class EntryCheck:
         headers = Headers(window, rows.log_offset - first, first)
         verdicts = compare(rows, headers)
         if OTHER_RECORD in verdicts:
-            self.explain(rows, np.flatnonzero(verdicts == OTHER_RECORD))
+            self.report_bad_rows(rows, np.flatnonzero(verdicts == OTHER_RECORD))
             whole = np.flatnonzero(verdicts != OTHER_RECORD)
             rows, headers, verdicts = rows.take(whole), headers.take(whole), verdicts[whole]
         counts = self._log.chain.counts
@@ -339,7 +341,7 @@ class EntryCheck:
         stored = None
         if self._check_crc and len(rows):
             bad_crc, stored = self._checked(headers)
-            self.explain(rows, bad_crc[~wrong[bad_crc]])
+            self.report_bad_rows(rows, bad_crc[~wrong[bad_crc]])
             wrong[bad_crc] = True
         if not wrong.any():
             return rows, headers, stored
@@ -394,7 +396,7 @@ class EntryCheck:
         bodies, crcs = bodies_with_crcs(headers)
         return wrong_crc_rows(headers, crcs, copied=copied), bodies
 
-    def explain(self, rows: ListedEntries, bad: Ints) -> None:
+    def report_bad_rows(self, rows: ListedEntries, bad: Ints) -> None:
         """Report each bad row. The slower decoder reads it again, because it says what is wrong."""
         for row in bad.tolist():
             where, size = int(rows.log_offset[row]), int(rows.size[row])

@@ -226,7 +226,7 @@ class SliceReader:
         first = int(rows.log_offset[0])
         window = self._window(rows, first)
         if window is None:
-            self._check.explain(rows, np.arange(len(rows)))
+            self._check.report_bad_rows(rows, np.arange(len(rows)))
             yield self._builder.empty()
             return
         with window:
@@ -475,7 +475,7 @@ def compacted_batches(
     """
     checked = replace(query, verify_queue=True, check_ends=False)
     for queue, of_queue in parts.items():
-        files = served.compacted(queue)
+        files = served.compacted_or_error(queue)
         assert files is not None  # ConsumerQueues.split chose it
         if isinstance(files, StoreError):
             yield from report(files, ListedAt(*queue, of_queue[0].start, _NOWHERE, 0, 0))

@@ -131,7 +131,7 @@ class BrokerQueue:
         self.files = load_files([self.folder], self.size, self.setting, self._changes)
 
     @property
-    def stop(self) -> int:
+    def end_position(self) -> int:
         """The stream byte after the last unit."""
         return self.files[-1][0] + self.position if self.files else 0
 
@@ -213,7 +213,7 @@ class BrokerQueue:
             return 0, new
         if not self.files and not self._first_file(int(requests.offset[new[0]])):
             return 0, new[:0]  # no earlier record has the queueOffset: the number itself is damaged
-        taken = appended_rows(requests.offset[new], self.stop // self.dtype.itemsize)
+        taken = appended_rows(requests.offset[new], self.end_position // self.dtype.itemsize)
         if len(taken):
             units = units_of(requests, new[taken], batch=False)
             self._append(units)
@@ -266,13 +266,13 @@ class BrokerQueue:
 
     def correct_min(self, log_start: int) -> None:
         """Find the first unit whose record exists (ConsumeQueue#correctMinOffset)."""
-        if self.min_logic_offset >= self.stop or not self.files:
+        if self.min_logic_offset >= self.end_position or not self.files:
             return
         unit = self.dtype.itemsize
         if self.position >= unit:
             last = self._units_before(len(self.files) - 1, self.position)[-1]
             if int(last["log_offset"]) < log_start:
-                self.min_logic_offset = self.stop
+                self.min_logic_offset = self.end_position
                 return
         base = self.files[0][0]
         readable = self.position if len(self.files) == 1 else self.size
@@ -295,7 +295,7 @@ class BrokerQueue:
     @property
     def max_offset(self) -> int:
         """maxOffsetInQueue."""
-        return self.stop // self.dtype.itemsize
+        return self.end_position // self.dtype.itemsize
 
 
 def _search(where: Ints, log_start: int) -> int | None:

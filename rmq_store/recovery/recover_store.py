@@ -172,7 +172,7 @@ LOG_FILE, QUEUE_FILE, OTHER = "log", "queue", "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedFile:
     """A file with which no broker starts. `kind`: of the log, of a queue, or another one."""
 
     kind: str
@@ -185,7 +185,7 @@ class Refusal:
 class BrokerStart:
     """What a broker does with a store when it starts. `plan`: its recovery; None if it refuses."""
 
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusedFile, ...]
     plan: RecoveryReport | None
 
 
@@ -196,14 +196,14 @@ def broker_start(path: Path, config: StoreConfig) -> BrokerStart:
     return BrokerStart(refusals, plan)
 
 
-def _refusals(path: Path, config: StoreConfig) -> Iterator[Refusal]:
+def _refusals(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     yield from _config(path)
     yield from _files(path, config)
     wheel = path / TIMER_WHEEL
     if config.timerWheelEnable is not False and wheel.exists():
         size = wheel.stat().st_size
         if size != TIMER_WHEEL_SIZE:
-            yield Refusal(
+            yield RefusedFile(
                 OTHER,
                 str(wheel),
                 f"it has {size} bytes, and a timer wheel has {TIMER_WHEEL_SIZE}",
@@ -211,16 +211,16 @@ def _refusals(path: Path, config: StoreConfig) -> Iterator[Refusal]:
             )
 
 
-def _config(path: Path) -> Iterator[Refusal]:
+def _config(path: Path) -> Iterator[RefusedFile]:
     for name in _LOADED.difference(names_in_databases(path)):
         why = why_broker_refuses(path, name, DECODED.get(name, as_it_is))
         if why is not None:
             backup = str(path / CONFIG_DIR / f"{name}.bak")
             remedy = f"restore one of them from a copy before a broker is started: {LEAVES_EMPTY}"
-            yield Refusal(OTHER, backup, why, remedy)
+            yield RefusedFile(OTHER, backup, why, remedy)
 
 
-def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
+def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     try:
         log = CommitLog(commitlog_folders(path, config), file_size=config.mappedFileSizeCommitLog)
         log.chain.close()
@@ -234,7 +234,7 @@ def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
         yield from _queue_files(queues, queue, is_batch)
         if is_batch != (queue.topic in batch):
             declared, there = ("plain", "batch") if is_batch else ("batch", "plain")
-            yield Refusal(
+            yield RefusedFile(
                 OTHER,
                 str(path / CONFIG_DIR / TOPICS_FILE),
                 f"topic {queue.topic} has {there} queues, and {declared} ones by this file",
@@ -244,7 +244,7 @@ def _files(path: Path, config: StoreConfig) -> Iterator[Refusal]:
     queues.close()
 
 
-def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterator[Refusal]:
+def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterator[RefusedFile]:
     setting = BATCH_QUEUE_SIZE if is_batch else QUEUE_SIZE
     try:
         files = queues.files(queue, batch=is_batch).chain
@@ -255,12 +255,12 @@ def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterat
         yield _of_chain(QUEUE_FILE, refused)
 
 
-def _of_chain(kind: str, error: StoreError) -> Refusal:
+def _of_chain(kind: str, error: StoreError) -> RefusedFile:
     path = Path(str(error.path))
     if not path.name.isdigit():
         remedy = "move it away: it is none of these files"
-        return Refusal(kind, str(path), "its name is not a number", remedy)
-    return Refusal(kind, str(path), f"it has {error.actual}, expected {error.expected}", "")
+        return RefusedFile(kind, str(path), "its name is not a number", remedy)
+    return RefusedFile(kind, str(path), f"it has {error.actual}, expected {error.expected}", "")
 
 
 def _batch_topics(path: Path) -> set[str]:

@@ -59,7 +59,10 @@ class DamageHandler(DamageTaker):
         entry = error.entry
         if entry is not None and entry.size <= 0:  # no queue file has the entry
             queue = QueueId(entry.topic, entry.queue_id)
-            if self._options.sees_compacted and self._store.served.compacted(queue) is not None:
+            if (
+                self._options.sees_compacted
+                and self._store.served.compacted_or_error(queue) is not None
+            ):
                 return False  # its own files keep messages that have expired from the queue
             if isinstance(error, MissingFileError):
                 return True  # the topic was deleted

@@ -124,7 +124,7 @@ def _check_all_selected(stores: Sequence[StoreReader], options: ScanOptions) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StoreToOpen:
     """A store to open: its path, and the broker's name and configuration if given."""
 
     path: str
@@ -132,7 +132,7 @@ class Target:
     broker_conf: str | None = None
 
 
-Opened = tuple[Target, StoreReader]
+Opened = tuple[StoreToOpen, StoreReader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class UnavailableStore:
     reason: str
 
 
-def targets(options: ScanOptions) -> list[Target]:
+def stores_to_open(options: ScanOptions) -> list[StoreToOpen]:
     """The stores to open, by absolute paths, because executors have a working folder of their own. Raises
     InvalidArgumentError if a pattern matches none."""
     return [
-        Target(
+        StoreToOpen(
             absolute(target.path),
             target.broker_name,
             target.broker_conf and absolute(target.broker_conf),
@@ -157,10 +157,10 @@ def targets(options: ScanOptions) -> list[Target]:
     ]
 
 
-def _as_given(options: ScanOptions) -> list[Target]:
+def _as_given(options: ScanOptions) -> list[StoreToOpen]:
     if options.stores is not None:
         confs = _confs_by_name(options.broker_conf, options.stores)
-        return [Target(path, name, confs.get(name)) for name, path in options.stores.items()]
+        return [StoreToOpen(path, name, confs.get(name)) for name, path in options.stores.items()]
     paths = list(
         dict.fromkeys(
             path for pattern in options.paths for path in expanded(pattern, options.storage_options)
@@ -184,8 +184,8 @@ def _as_given(options: ScanOptions) -> list[Target]:
             advice=_stores_advice(paths) + ", and brokerConf as JSON by the same names",
         )
     if len(paths) == 1:
-        return [Target(paths[0], options.broker_name, options.broker_conf)]
-    return [Target(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
+        return [StoreToOpen(paths[0], options.broker_name, options.broker_conf)]
+    return [StoreToOpen(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
 
 
 def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str]:
@@ -224,7 +224,7 @@ def open_all(options: ScanOptions) -> tuple[list[Opened], list[UnavailableStore]
     left_out: list[UnavailableStore] = []
     last: StoreError | None = None
     try:
-        for target in targets(options):
+        for target in stores_to_open(options):
             try:
                 store = StoreReader.open(
                     target.path,
@@ -276,7 +276,7 @@ def _in_turn(opened: Iterable[Opened]) -> Iterator[Opened]:
         store.release_files()
 
 
-def _store_scan(target: Target, store: StoreReader, options: ScanOptions) -> StoreScan:
+def _store_scan(target: StoreToOpen, store: StoreReader, options: ScanOptions) -> StoreScan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()

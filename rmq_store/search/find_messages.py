@@ -95,7 +95,7 @@ def plan_keys(
     others: list[QueueSlice] = []
     for part in ranges:
         outside = part.queue.topic.startswith(LMQ_PREFIX) or store.view.is_batch(part.queue)
-        outside = outside or (compacted and store.served.compacted(part.queue) is not None)
+        outside = outside or (compacted and store.served.compacted_or_error(part.queue) is not None)
         (others if outside else served).append(part)
     index = store.key_index()
     by_topic: dict[str, _Parts] = {topic: {} for topic in topics}

@@ -426,7 +426,9 @@ def slices_at_log_offsets(
     entries = {at: recorded(at) if start <= at < end else None for at in sorted(places)}
     pieces: list[QueueSlice] = []
     for part in ranges:
-        is_compacted = isinstance(view, ConsumerQueues) and view.compacted(part.queue) is not None
+        is_compacted = (
+            isinstance(view, ConsumerQueues) and view.compacted_or_error(part.queue) is not None
+        )
         for place, of_record in entries.items():
             entry = None if is_compacted else of_record
             if entry is None or entry.queue == part.queue:

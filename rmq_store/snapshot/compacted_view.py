@@ -103,7 +103,7 @@ class ConsumerQueues:
         seen: dict[QueueId, Seen | None] = self._view.snapshot.facts.setdefault(_FACT, {})
         return seen
 
-    def compacted(self, queue: QueueId) -> CompactedQueue | StoreError | None:
+    def compacted_or_error(self, queue: QueueId) -> CompactedQueue | StoreError | None:
         """The files of a queue that is read from `compaction/`, or why they cannot be; None for others."""
         if not self._is_there:
             return None
@@ -123,7 +123,7 @@ class ConsumerQueues:
         self._seen[queue] = None
         return None
 
-    def queues(self) -> list[QueueId]:
+    def compacted_queues(self) -> list[QueueId]:
         """The queues that have a folder for compaction, of topics that are answered from there; sorted."""
         if not self._is_there:
             return []
@@ -131,7 +131,7 @@ class ConsumerQueues:
         return [queue for queue in self._folders.queues() if is_compacted(topics.get(queue.topic))]
 
     def _files(self, queue: QueueId) -> CompactedQueue | None:
-        files = self.compacted(queue)
+        files = self.compacted_or_error(queue)
         return None if isinstance(files, StoreError) else files
 
     def split(
@@ -141,7 +141,7 @@ class ConsumerQueues:
         own: list[QueueSlice] = []
         others: dict[QueueId, list[QueueSlice]] = {}
         for part in slices:
-            plain = self.compacted(part.queue) is None
+            plain = self.compacted_or_error(part.queue) is None
             (own if plain else others.setdefault(part.queue, [])).append(part)
         return own, others
 

@@ -42,7 +42,7 @@ from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.snapshot.queue_view import QueueView
-from rmq_store.snapshot.snapshot import Fact, StoreSnapshot
+from rmq_store.snapshot.snapshot import SharedProperty, StoreSnapshot
 from rmq_store.snapshot.undispatched_records import guess_record
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_time
@@ -149,7 +149,7 @@ class Opening:
             advice="Look for the rest in a replica or a copy",
         )
 
-    @Fact
+    @SharedProperty
     def _ends_before_checkpoint(self) -> StoreError | None:
         """The error if the checkpoint of a closed store is later than the log's last record."""
         last = self.snapshot.last_record
@@ -173,7 +173,7 @@ class Opening:
             + ("" if proven else "; if a clock was set back, move the checkpoint away"),
         )
 
-    @Fact
+    @SharedProperty
     def after_log(self) -> dict[QueueId, int]:
         """Of each queue, how many entries lead after the log's end, and to no record that is there now.
 
@@ -188,7 +188,7 @@ class Opening:
             return {}
         log = self.log.listed_again()  # a broker may have begun a file since
         try:
-            return self.view.entries_after(log, stops)
+            return self.view.count_entries_after_log(log, stops)
         finally:
             log.chain.close()
 
@@ -196,7 +196,7 @@ class Opening:
         """Whether the last entry of a queue leads to a log offset at or after `place`."""
         return self.snapshot.last_listed >= place
 
-    @Fact
+    @SharedProperty
     def is_listed_after_end(self) -> bool:
         """Whether the last entry of a queue leads after the log's end, and is not just damaged: the log has
         no whole record for its queue offset."""

@@ -243,7 +243,9 @@ class QueueView:
         if self.log_offset_of(queue, state.max_offset - 1) >= end:
             yield self.offset_at_log(queue, end), state.max_offset
 
-    def entries_after(self, log: CommitLog, stops: Mapping[QueueId, int]) -> dict[QueueId, int]:
+    def count_entries_after_log(
+        self, log: CommitLog, stops: Mapping[QueueId, int]
+    ) -> dict[QueueId, int]:
         """How many units before `stops` lead after the log of the snapshot, and to no record of `log`."""
         return entries_after(self._folders, log, self.snapshot.log_end, stops)
 

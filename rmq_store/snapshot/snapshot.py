@@ -65,7 +65,7 @@ class _OfSnapshot(Protocol):
     snapshot: StoreSnapshot
 
 
-class Fact(Generic[_T]):
+class SharedProperty(Generic[_T]):
     """A property of what looks at a snapshot, computed once for it and sent to other processes with it."""
 
     def __init__(self, compute: Callable[[Any], _T]) -> None:

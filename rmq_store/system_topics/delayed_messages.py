@@ -273,7 +273,7 @@ def _row(row: Row, kind: str, held_in: str) -> Row:
     }
 
 
-class Sent(NamedTuple):
+class PutOffMessage(NamedTuple):
     """What a message keeps when it is put off, and how often it was."""
 
     topic: str | None
@@ -283,7 +283,7 @@ class Sent(NamedTuple):
     roll_times: int
 
     @classmethod
-    def of(cls, row: Row) -> Sent:
+    def of(cls, row: Row) -> PutOffMessage:
         """That of a row of the timer topic."""
         origin = (row["topic"], row["uniqKey"], row["reconsumeTimes"], row["bornTimestamp"])
         return cls(*origin, row["rollTimes"] or 0)
@@ -295,7 +295,7 @@ class LaterTimerRecords:
     def __init__(self, store: StoreReader) -> None:
         self._with_topic, self._alone = _forms(store)
         self._orders: set[tuple[str, int | None]] = set()
-        self._put_off: dict[Sent, deque[int]] = {}
+        self._put_off: dict[PutOffMessage, deque[int]] = {}
 
     def add_delete_order(self, names: str, tick: int | None) -> None:
         """Add an order to delete what it `names`, and when the timer applies it (ms)."""
@@ -303,11 +303,11 @@ class LaterTimerRecords:
 
     def add_put_off(self, row: Row) -> None:
         """Add a message that was stored again. Rows come in the order of the queue."""
-        self._put_off.setdefault(Sent.of(row), deque()).append(row["commitLogOffset"])
+        self._put_off.setdefault(PutOffMessage.of(row), deque()).append(row["commitLogOffset"])
 
     def took_its_place(self, row: Row) -> bool:
         """Whether a later record is this message, put off. Each is the later one of one message."""
-        sent = Sent.of(row)
+        sent = PutOffMessage.of(row)
         later = self._put_off.get(sent._replace(roll_times=sent.roll_times + 1), deque())
         while later and later[0] <= row["commitLogOffset"]:
             later.popleft()

@@ -52,7 +52,7 @@ from rmq_store.system_topics.delayed_messages import (
     TIMER,
     UNDELIVERED,
     LaterTimerRecords,
-    Sent,
+    PutOffMessage,
     TimerFiles,
     delayed_messages,
 )
@@ -95,7 +95,7 @@ HalfName = tuple[str, int, int]
 """What op messages call a half message: its topic, queueId and queueOffset."""
 
 
-class Given(NamedTuple):
+class UnacknowledgedMessages(NamedTuple):
     """Messages of a queue that a group popped and did not acknowledge: the first one, and how many."""
 
     first: int  # queue offset
@@ -120,7 +120,7 @@ class OpenState:
     stored_again: set[int] = field(default_factory=set)
     also_called: dict[int, list[HalfName]] = field(default_factory=dict)
     delivered_without_copy: int = 0
-    given: dict[tuple[str, QueueId], Given] = field(default_factory=dict)
+    given: dict[tuple[str, QueueId], UnacknowledgedMessages] = field(default_factory=dict)
     open_transactions: int = 0
     in_no_queue: set[int] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)
@@ -220,7 +220,7 @@ class _Delayed:
         self._orders = LaterTimerRecords(store)
         self._held: dict[int, _Held] = {}  # by log offset
         self._by_key: dict[str, deque[int]] = {}
-        self._by_sender: dict[Sent, deque[int]] = {}
+        self._by_sender: dict[PutOffMessage, deque[int]] = {}
 
     def take(self, row: Row) -> None:
         if row["kind"] == LEVEL:
@@ -236,7 +236,7 @@ class _Delayed:
                 self._orders.add_delete_order(row["deletes"], tick)
             self._state.closed[row["commitLogOffset"]] = CANCELLED
             return
-        sent = Sent.of(row)
+        sent = PutOffMessage.of(row)
         earlier = self._by_sender.get(sent._replace(roll_times=sent.roll_times - 1))
         if earlier:
             self._close(earlier.popleft(), PUT_OFF)
@@ -254,7 +254,7 @@ class _Delayed:
         if why != DELIVERED:
             self._state.closed[place] = why
         _remove(self._by_key, row["uniqKey"], place)
-        _remove(self._by_sender, Sent.of(row), place)
+        _remove(self._by_sender, PutOffMessage.of(row), place)
 
     def find_copies(self, headers: Headers) -> None:
         """Let go of the messages whose copy is among these records."""
@@ -388,7 +388,7 @@ class _Pop:
 
     def finish(self) -> None:
         for key, offsets in self._log.open.items():
-            self._state.given[key] = Given(min(offsets), len(offsets))
+            self._state.given[key] = UnacknowledgedMessages(min(offsets), len(offsets))
 
 
 class Unfinished(NamedTuple):

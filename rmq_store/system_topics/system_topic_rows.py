@@ -82,7 +82,7 @@ def all_of(store: StoreReader, topic: str) -> Iterator[QueueSlice]:
         yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
 
 
-def is_whole(store: StoreReader, topic: str, queue_id: int | None) -> bool:
+def has_every_file(store: StoreReader, topic: str, queue_id: int | None) -> bool:
     """Whether no file between others lacks of a queue, so that what it does not list was never there;
     without an id, of no queue of the topic."""
     chosen = [queue for queue in store.queues(topic) if queue_id in (None, queue.queue_id)]

@@ -27,7 +27,7 @@ from rmq_store.system_topics.system_topic_rows import (
     Row,
     all_of,
     copies_with,
-    is_whole,
+    has_every_file,
     property_of,
     rows_of,
     whole_numbers,
@@ -188,7 +188,9 @@ def _with_fates(
             committed.setdefault(copy.uniq_key, copy)
     places = {(row["topic"], row["queueId"]) for row in rows}
     whole = {
-        (topic, number) for topic, number in places if topic and is_whole(store, topic, number)
+        (topic, number)
+        for topic, number in places
+        if topic and has_every_file(store, topic, number)
     }
     for row in rows:
         names = (*row.pop("places"), row["uniqKey"])

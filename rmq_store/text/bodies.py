@@ -58,7 +58,7 @@ def text_in_charset(column: pa.Array, charset: str) -> pa.Array:
     InvalidArgumentError for an unknown charset."""
     name = charset_named(charset)
     if name == UTF8:
-        return as_text(column)[0]
+        return text_and_base64(column)[0]
     return pa.array([_decoded(raw, name) for raw in column.to_pylist()], pa.string())
 
 
@@ -70,7 +70,7 @@ def _decoded(raw: bytes | None, charset: str) -> str | None:
     return text if text is None or is_utf8(text) else None
 
 
-def as_text(column: pa.Array, charset: str = UTF8) -> tuple[pa.Array, pa.Array | None]:
+def text_and_base64(column: pa.Array, charset: str = UTF8) -> tuple[pa.Array, pa.Array | None]:
     """Binary values as text of a charset, and as base64. A value that is not of it is null in the first
     array; any other is null in the second array, which is None if all are text.
 
@@ -151,7 +151,7 @@ def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
         return as_base64(column)
     if form == HEX:
         return as_hex(column)
-    text, encoded = as_text(column, charset)
+    text, encoded = text_and_base64(column, charset)
     if encoded is not None:
         foreign = pc.is_valid(encoded)
         escaped = [_escaped(raw, charset) for raw in column.filter(foreign).to_pylist()]
@@ -167,7 +167,7 @@ def readable_bodies(column: pa.Array, charset: str = UTF8) -> pa.Array:
 
 def text_or_marked_base64(column: pa.Array, charset: str = UTF8) -> pa.Array:
     """Binary values as text of a charset, and others as `base64:...`."""
-    text, encoded = as_text(column, charset)
+    text, encoded = text_and_base64(column, charset)
     if encoded is None:
         return text
     mark, nothing = pa.scalar(_MARK), pa.scalar("", pa.string())

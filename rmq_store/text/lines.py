@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import CONTROLS, json_text, printable
-from rmq_store.text.bodies import UTF8, as_base64, as_text, text_or_marked_base64
+from rmq_store.text.bodies import UTF8, as_base64, text_and_base64, text_or_marked_base64
 from rmq_store.text.times import LATEST_MS, in_utc
 
 _EMPTY = pa.scalar("", pa.string())
@@ -55,7 +55,7 @@ def json_lines(batch: pa.RecordBatch, charset: str = UTF8) -> bytes:
         pieces.append(_key(name, first=not pieces))
         encoded = None
         if pa.types.is_binary(column.type):
-            column, encoded = as_text(column, charset if name == BODY else UTF8)
+            column, encoded = text_and_base64(column, charset if name == BODY else UTF8)
         pieces.append(_json_values(column))
         if encoded is not None:
             key, values = _key(name + BASE64_SUFFIX), _quoted(encoded)

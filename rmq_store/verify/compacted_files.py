@@ -34,8 +34,8 @@ def compaction_findings(store: StoreReader) -> Iterator[Finding]:
     Every entry is held against its record, every record against its CRC, and the messages that are there
     against the last ones of their keys in the queue.
     """
-    for queue in store.served.queues():
-        files = store.served.compacted(queue)
+    for queue in store.served.compacted_queues():
+        files = store.served.compacted_or_error(queue)
         if isinstance(files, CompactedQueue):
             findings = list(_findings_of(store, queue, files))
             lost = files.replaced()

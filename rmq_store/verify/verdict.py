@@ -20,7 +20,7 @@ from rmq_store.recovery.recover_store import (
     LOG_FILE,
     QUEUE_FILE,
     BrokerStart,
-    Refusal,
+    RefusedFile,
     broker_start,
     plan_recovery,
 )
@@ -70,7 +70,7 @@ class Verdict:
     lost: Lost
     unlisted: int
     starts: bool | None
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusedFile, ...]
     cuts: int
     help: Help | None
 
@@ -210,7 +210,7 @@ def start_of(store: StoreReader) -> BrokerStart | None:
     except (StoreLockedError, UnsupportedStoreError):
         return None
     except StoreError as error:
-        why = Refusal(LOG_FILE, str(error.path or store.path), error.reason, error.advice or "")
+        why = RefusedFile(LOG_FILE, str(error.path or store.path), error.reason, error.advice or "")
         return BrokerStart((why,), None)
 
 

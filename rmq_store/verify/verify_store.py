@@ -157,7 +157,7 @@ class AfterEnd(NamedTuple):
     base: int  # log offset of the file's first byte
 
 
-class Beside(NamedTuple):
+class ChecksBesideLog(NamedTuple):
     """What does not depend on the records of the log: the files of the index, and a broker's start."""
 
     findings: Findings
@@ -165,7 +165,7 @@ class Beside(NamedTuple):
     start: BrokerStart | None
 
     @classmethod
-    def of(cls, store: StoreReader) -> Beside:
+    def of(cls, store: StoreReader) -> ChecksBesideLog:
         """That of a store."""
         findings = Findings()
         return cls(findings, check_files(store, findings), start_of(store))
@@ -184,7 +184,7 @@ class CheckedPart:
     after_end: list[AfterEnd] = field(default_factory=list)
     damage: list[tuple[int, int]] = field(default_factory=list)  # log offsets, half-open; the first
     entries: list[EntrySpan] = field(default_factory=list)  # of a DLedger log
-    beside: Beside | None = None
+    beside: ChecksBesideLog | None = None
 
     def add(self, other: CheckedPart) -> None:
         """Add another part."""
@@ -531,7 +531,7 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
     findings.add_all(entry_findings(store, whole.entries))
     findings.add_all(_refused_files(store))
-    index, health, start = whole.beside or Beside.of(store)
+    index, health, start = whole.beside or ChecksBesideLog.of(store)
     beside = Findings([*lost_end, *index])
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(start_findings(store, whole.records, whole.last_timestamp))
@@ -716,7 +716,7 @@ class VerifyQuestion:
         """Check one range of the log with the queue entries and index items of its records, or what is beside
         the log."""
         if share == _BESIDE:
-            return CheckedPart(beside=Beside.of(store))
+            return CheckedPart(beside=ChecksBesideLog.of(store))
         return check_log(store, *share, progress, bodies=self.bodies)
 
     def weight(self, share: tuple[int, int]) -> int:

@@ -28,7 +28,7 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_LOG
 from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.tasks import Share, StoreScan, reporting_shares, shares_of
-from rmq_store.text.bodies import UTF8, as_text, text_or_marked_base64
+from rmq_store.text.bodies import UTF8, text_and_base64, text_or_marked_base64
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, csv_columns, json_lines
 from rmqstore_jobs.exporting.manifest import (
     CSV,
@@ -107,7 +107,7 @@ class _File:
         if self._charset is None or at < 0:
             return table
         body = table.column(at).combine_chunks()
-        text, encoded = as_text(body, self._charset)
+        text, encoded = text_and_base64(body, self._charset)
         encoded = pa.nulls(len(body), pa.string()) if encoded is None else encoded
         return table.set_column(at, BODY, text).add_column(at + 1, BODY + BASE64_SUFFIX, encoded)
 

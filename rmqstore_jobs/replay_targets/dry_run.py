@@ -74,7 +74,7 @@ class DryRun(ReplayCall):
     """What a run with a spec would do now. Raises StoreError if the run would be refused."""
 
     def __init__(self, spark: Session, spec: ReplaySpec) -> None:
-        super().__init__(spark, spec, ReplayJournal.seen(spec.journal_target))
+        super().__init__(spark, spec, ReplayJournal.read_only(spec.journal_target))
         self.refused_as = REFUSED_BY_STORE if spec.to_broker is None else REFUSED_BY_BROKER
         self.counts_all = not self.resumed
 

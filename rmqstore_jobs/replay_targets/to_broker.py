@@ -190,7 +190,7 @@ class Sender:
         self._pacer = Pacer(self.rate)
         self._room = threading.Semaphore(self.lanes * _WAITING)
 
-    def send(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def send_yielding_refused(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Send all rows. Yields each refused row with its `reason`."""
         lanes = [ThreadPoolExecutor(1) for _ in range(self.lanes)]
         try:
@@ -455,7 +455,7 @@ _WAVE_BYTES = 8 << 20  # takes seconds, and at most one wave is sent twice after
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """What a task did: messages sent, retries, why it ended early, and refused rows as REFUSED."""
 
     messages: int
@@ -542,16 +542,16 @@ def _send_rows(
     store: StoreReader,
     number: int,
     batches: Iterator[pa.RecordBatch],
-) -> Sent:
+) -> SendResult:
     rows = rows_to_send(batches)
     first = next(rows, None)
     if first is None:
-        return Sent(0, 0, None, REFUSED.empty_table())
+        return SendResult(0, 0, None, REFUSED.empty_table())
     fifo = set(spec.fifo_topics)
     try:
         client = _connected(str(spec.to_broker), fifo, access, spec.patience)
     except (Unreachable, Denied) as error:
-        return Sent(0, 0, str(error), REFUSED.empty_table())
+        return SendResult(0, 0, str(error), REFUSED.empty_table())
     sender = Sender(
         client,
         lambda row: row["messageGroup"] if row["topic"] in fifo else None,
@@ -561,10 +561,10 @@ def _send_rows(
     with closing(client):
         refused = [
             {**row, "properties": list(row["properties"].items())}
-            for row in sender.send(chain([first], rows))
+            for row in sender.send_yielding_refused(chain([first], rows))
         ]
     table = pa.Table.from_pylist(refused, schema=REFUSED)
-    return Sent(sender.sent, sender.retries, sender.failure, table)
+    return SendResult(sender.sent, sender.retries, sender.failure, table)
 
 
 def _connected(endpoints: str, fifo: set[str], access: BrokerAccess, patience: float) -> GrpcClient:

@@ -90,7 +90,7 @@ class ReplayJournal(Journal[ReplayRun, ReplayRun]):
         )
 
     @classmethod
-    def seen(cls, target: str | os.PathLike[str]) -> ReplayJournal:
+    def read_only(cls, target: str | os.PathLike[str]) -> ReplayJournal:
         """The journal as it is now, read-only. Takes no lock and creates no file."""
         journal = cls(target)
         journal.load()

@@ -97,7 +97,7 @@ class ReplaySpec:
 _MANNERS = ("rate", "patience", "tls", "tls_ca", "dry_run", "checksums", "by_index")
 
 
-def check(spec: ReplaySpec) -> None:
+def check_spec(spec: ReplaySpec) -> None:
     """Raise InvalidArgumentError for an invalid spec, before any file is read."""
     _check_target(spec)
     refuse_if(spec.tls_ca is not None and not spec.tls, "--tls-ca needs --tls", "Give --tls too")

@@ -196,7 +196,7 @@ class JobResult(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(JobResult):
+class TablesResult(JobResult):
     """A job's result: tables by title, numbers by name."""
 
     job: str

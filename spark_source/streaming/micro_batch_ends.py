@@ -27,7 +27,7 @@ from rmq_store.reading.log_reader import (
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.scan import Target, require_one_name_each, targets
+from rmq_store.scan.scan import StoreToOpen, require_one_name_each, stores_to_open
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import ByQueue, LogLimits, WantedQueues, first_offsets
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -112,16 +112,16 @@ class Follower:
 
     # --- stores ----------------------------------------------------------------------------------
 
-    def targets(self) -> dict[str, Target]:
+    def targets(self) -> dict[str, StoreToOpen]:
         """The stores that there are now, by broker name.
 
         Raises InvalidArgumentError if two have the same name.
         """
-        named = [(self._name_of(target), target) for target in targets(self.options)]
+        named = [(self._name_of(target), target) for target in stores_to_open(self.options)]
         require_one_name_each([(name, target.path) for name, target in named])
         return dict(named)
 
-    def _name_of(self, target: Target) -> str:
+    def _name_of(self, target: StoreToOpen) -> str:
         """A name that stays the same when another store appears under a pattern."""
         if self.options.broker_name is not None:
             return self.options.broker_name
@@ -139,7 +139,7 @@ class Follower:
                 self._names[target.path] = store.broker_name
         return self._names[target.path]
 
-    def open(self, name: str | None, target: Target, end: int | None = 0) -> StoreReader:
+    def open(self, name: str | None, target: StoreToOpen, end: int | None = 0) -> StoreReader:
         """The store of a broker without its queues; `read_log` reads it up to log offset `end`. None:
         the whole store.
 
@@ -160,7 +160,7 @@ class Follower:
             raise missing
         return store
 
-    def follower_of(self, name: str, target: Target) -> LogFollower:
+    def follower_of(self, name: str, target: StoreToOpen) -> LogFollower:
         """Finds the end of the whole records of a store, at each look."""
 
         def listed_end() -> int:
@@ -169,7 +169,7 @@ class Follower:
 
         return self._followers.setdefault(name, LogFollower(listed_end))
 
-    def require(self, name: str) -> Target:
+    def require(self, name: str) -> StoreToOpen:
         """The store of a broker. Raises MissingFileError if it is gone."""
         there = self.targets()
         if name not in there:
@@ -183,7 +183,7 @@ class Follower:
             )
         return there[name]
 
-    def with_queues(self, stores: Iterable[tuple[str, Target]]) -> Iterator[StoreReader]:
+    def with_queues(self, stores: Iterable[tuple[str, StoreToOpen]]) -> Iterator[StoreReader]:
         """Some stores, by broker name, as they are now, each open until the next one."""
         for name, target in stores:
             with self.open(name, target, None) as store:
@@ -200,7 +200,7 @@ class Follower:
         )
         return {name: self._initial(name, target, options) for name, target in found.items()}
 
-    def _initial(self, name: str, target: Target, options: ScanOptions) -> StorePlace:
+    def _initial(self, name: str, target: StoreToOpen, options: ScanOptions) -> StorePlace:
         with self.open(name, target, None) as store:
             start = store.log_range()[0]
             # Not the end of the snapshot: its last record may be half-written, and then the bytes
@@ -259,7 +259,7 @@ class Follower:
     def _latest_of(
         self,
         name: str,
-        where: Target,
+        where: StoreToOpen,
         start: StreamOffset,
         most_rows: int | None,
         most_bytes: int | None,
@@ -283,11 +283,11 @@ class Follower:
         start = store.log.start
         return StorePlace(LogPlace.at(store.log, start), start)
 
-    def _end(self, store: StoreReader, target: Target, before: StorePlace) -> int:
+    def _end(self, store: StoreReader, target: StoreToOpen, before: StorePlace) -> int:
         """The end of the whole records. failOnDataLoss decides if the log is not the same."""
         follower = self.follower_of(store.broker_name, target)
         try:
-            return follower.after(store.log, before.place, target.path)
+            return follower.end_after(store.log, before.place, target.path)
         except DataLossError as error:  # a LogCutError too
             self.options.lose(error)
         # Only the end matters, and that is not before the last file.
@@ -307,7 +307,7 @@ class Follower:
         return count
 
     def _rows(
-        self, name: str, target: Target, first: StorePlace | None, stop: int
+        self, name: str, target: StoreToOpen, first: StorePlace | None, stop: int
     ) -> Iterator[pa.RecordBatch]:
         """The places of the rows of a micro-batch. Damage is left to the tasks that read them."""
         with self.open(name, target, stop) as store:

@@ -23,7 +23,7 @@ from rmq_store.reading.log_reader import LogPlace, expired
 from rmq_store.reading.query import PERMISSIVE
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.scan import Scan, Target
+from rmq_store.scan.scan import Scan, StoreToOpen
 from rmq_store.scan.tasks import PinnedStore, Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Assignment, Selection, WantedQueues
@@ -130,7 +130,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partitions
 
     def _slices(
-        self, name: str, target: Target, first: StorePlace, last: StorePlace
+        self, name: str, target: StoreToOpen, first: StorePlace, last: StorePlace
     ) -> Iterator[InputPartition]:
         """Partitions of one store: each has a scan and its task, a slice of the log."""
         start, stop, mark = first.place.offset, last.place.offset, last.place.first

@@ -115,7 +115,7 @@ class StoreWrite:
         return Staging(self.options.path, self.write_id)
 
 
-def check_target(write: StoreWrite) -> bool:
+def is_write_needed(write: StoreWrite) -> bool:
     """Whether the write has anything to do: False for ifExists=ignore and a target that exists.
 
     Raises the error of a target that cannot be written to: NotAStoreError for a folder with other
@@ -160,7 +160,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
         remove_abandoned(write.options.path, but=staging.path.name, of=of)
         done = None if stream is None else journal.done_of(stream.query)
         again = stream is not None and done is not None and stream.batch <= done.batch
-        if not again and check_target(write) and _has_work(write, parts, stream):
+        if not again and is_write_needed(write) and _has_work(write, parts, stream):
             if done is not None and not write.overwrite:
                 _refuse_shorter(write.options, done.end)
             turns = QueuesInTurn(write.options.queues)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from rmq_store.errors import InvalidMessageError, StoreError
 from rmq_store.heap_settings import settle_worker
 from spark_source.spark_words import plain_errors
-from spark_source.writing.commit import StoreWrite, check_target, commit
+from spark_source.writing.commit import StoreWrite, commit, is_write_needed
 from spark_source.writing.rows_to_append import check_columns, check_types, staged_batches
 from spark_source.writing.staging import Part
 from spark_source.writing.target import StreamBatch, WriteOptions, parse_write_options
@@ -49,7 +49,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         check_columns(schema.fieldNames(), parsed)
         check_types(schema)
         self.job = StoreWrite(uuid.uuid4().hex, parsed, overwrite)
-        self.wanted = check_target(self.job)
+        self.wanted = is_write_needed(self.job)
         if self.wanted:
             self.job.staging.begin()
 
@@ -139,7 +139,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema.fieldNames(), self.options)
         check_types(schema)
         self.token = uuid.uuid4().hex
-        check_target(self._job(self.token))
+        is_write_needed(self._job(self.token))
 
     def _job(self, write_id: str) -> StoreWrite:
         return StoreWrite(write_id, self.options, self.overwrite)

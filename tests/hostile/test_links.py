@@ -116,7 +116,7 @@ def test_a_run_of_a_journal_names_no_file_elsewhere(tmp_path: Path) -> None:
         content = {"format": 1, "journal": "a replay", "begun": {**known, **wrong}, "done": []}
         path.write_text(json.dumps(content))
         with pytest.raises(JournalError, match=r"is not a file name|'0' is not int"):
-            ReplayJournal.seen(tmp_path / "failed")
+            ReplayJournal.read_only(tmp_path / "failed")
 
 
 def _moved(place: Path, to: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidArgumentError, json_text, printable
 from rmq_store.tables import TABLES_OF_A_STORE
-from rmqstore_jobs.running.results import Answer, Provenance
+from rmqstore_jobs.running.results import Provenance, TablesResult
 from tests.support.damage import RAW, hostile_store
 from tests.support.golden import GoldenStore, unpack, user_topic
 from tests.support.running.commands import call, objects
@@ -77,7 +77,9 @@ def test_errors_and_reports_of_jobs_are_printable() -> None:
     read = {BIDI: {0: (0, 1)}}
     source = Provenance(f"/data/{RED}", TITLE, (0, 1), read, {"topic": C1}, version="1")
     rows = [{"topic": RED, "about": "[red]x"}, {"topic": BIDI, "about": TITLE}]
-    answer = Answer("usage", False, {"by topic": rows}, source, 1.0, {C1: 1}, (RED,), False, TITLE)
+    answer = TablesResult(
+        "usage", False, {"by topic": rows}, source, 1.0, {C1: 1}, (RED,), False, TITLE
+    )
     for width, is_terminal in ((30, True), (200, True), (30, False)):
         lines = shown(answer, width, is_terminal=is_terminal)
         assert not any(map(RAW.search, lines))

@@ -93,7 +93,7 @@ def test_every_option_of_a_jobs_own_is_in_its_spec(
     main: Job = import_module(f"rmqstore_jobs.{name}").main
     for module in ("rmqstore_jobs.replay", main.run.__module__):
         # Options alone: no check of the whole.
-        monkeypatch.setattr(import_module(module), "check", lambda spec: None, raising=False)
+        monkeypatch.setattr(import_module(module), "check_spec", lambda spec: None, raising=False)
     arguments = [p for p in main.params if isinstance(p, click.Argument)]
     words = ["STORE", *("KEY" for _ in arguments[1:])]
     needed: list[str] = []

@@ -331,7 +331,7 @@ def test_a_store_that_grows_is_followed(golden: GoldenStore) -> None:
         for number in range(first, first + 100):
             log.add(number, 0, bodies[number])
         with MessageStore.open(root, queues=False) as store:
-            end = follower.after(store.log, place, str(root))
+            end = follower.end_after(store.log, place, str(root))
             assert end == log.at
             seen += store.read_log(place.offset, end, columns=["flag"]).read_all().num_rows
             assert seen == first + 100

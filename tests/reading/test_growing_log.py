@@ -61,7 +61,7 @@ def looks(path: Path, clock: list[float], steps: Iterator[int] | range) -> int:
     for second in steps:
         clock[0] = float(second)
         log = CommitLog([path / "commitlog"], file_size=size)
-        assert follower.after(log, place, str(path)) == end
+        assert follower.end_after(log, place, str(path)) == end
         log.chain.close()
     return count[0]
 
@@ -261,7 +261,7 @@ def test_records_behind_damage_at_the_start_of_the_last_file_are_reached(
         log, place = opened.log, LogPlace.at(opened.log, start)
         follower = LogFollower(lambda: known_whole_end(opened.view, opened.queues()))
         assert follower.end(log, log.start) >= reached
-        assert follower.after(log, place, "") >= reached
+        assert follower.end_after(log, place, "") >= reached
 
 
 @pytest.mark.parametrize("shown", [0, 1, 60])

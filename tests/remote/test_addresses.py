@@ -19,7 +19,7 @@ from rmq_store.errors import LOG, AccessError, InvalidArgumentError, StoreError,
 from rmq_store.files.remote.uri_filesystem import error_of_remote, local_path
 from rmq_store.recovery import plan_recovery
 from rmq_store.report.store_report import store_report
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check_spec
 from spark_source.source import RmqStoreSource
 from tests.support.golden import Golden
 from tests.support.running.commands import call, complaint
@@ -102,7 +102,7 @@ CALLS: dict[str, Callable[[str], object]] = {
     "load": lambda address: RmqStoreSource({"path": address}).schema(),
     "stores": lambda address: RmqStoreSource({"stores": f'{{"b": "{address}"}}'}).schema(),
     "pattern": lambda address: RmqStoreSource({"path": f"{address}/*"}).schema(),
-    "replay to a broker": lambda address: check(
+    "replay to a broker": lambda address: check_spec(
         ReplaySpec(source=".", to_broker=address, failed="failed")
     ),
 }

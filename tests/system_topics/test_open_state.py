@@ -11,7 +11,7 @@ from rmq_store import MessageStore, QueueId
 from rmq_store.admin.salvage import NAMES_NOTHING, salvage
 from rmq_store.format.topics import REVIVE_PREFIX
 from rmq_store.system_topics.delayed_messages import delayed_messages
-from rmq_store.system_topics.open_state import Given, OpenState
+from rmq_store.system_topics.open_state import OpenState, UnacknowledgedMessages
 from rmq_store.system_topics.transactions import OPEN, transactions
 from tests.support.golden import CLEAN, KINDS, UNCLEAN, unpack, unpack_kind, unpack_state
 from tests.support.running.campaigns import few
@@ -60,4 +60,4 @@ def test_a_check_point_without_distances_has_offsets_in_a_row(tmp_path: Path) ->
         store.append({"topic": f"{REVIVE_PREFIX}c", "queueId": 0, "tags": "ck", "body": body})
     with MessageStore.open(tmp_path / "s") as store:
         state = OpenState.of(store)
-    assert state.given == {("g", QueueId("orders", 1)): Given(5, 2)}
+    assert state.given == {("g", QueueId("orders", 1)): UnacknowledgedMessages(5, 2)}

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text import bodies
-from rmq_store.text.bodies import as_base64, as_text
+from rmq_store.text.bodies import as_base64, text_and_base64
 from rmq_store.text.lines import json_lines
 
 _MALFORMED = (
@@ -49,7 +49,7 @@ def values() -> list[bytes | None]:
 def test_each_value_is_text_or_base64(skipped: int) -> None:
     expected = values()
     column = pa.array([*([b"before"] * skipped), *expected], pa.binary())[skipped:]
-    text, binary = as_text(column)
+    text, binary = text_and_base64(column)
     assert binary is not None
     for array in (text, binary, as_base64(column)):
         array.validate(full=True)
@@ -62,7 +62,7 @@ def test_each_value_is_text_or_base64(skipped: int) -> None:
 @pytest.mark.parametrize("few", [[], [None], [b""], [b"abc"]])
 def test_few_values(few: list[bytes | None]) -> None:
     assert as_base64(pa.array(few, pa.binary())).to_pylist() == [encoded(raw) for raw in few]
-    assert as_text(pa.array(few, pa.binary()))[1] is None
+    assert text_and_base64(pa.array(few, pa.binary()))[1] is None
 
 
 def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from rmq_store import MessageStore
 from rmq_store.cli.batch_printer import BatchPrinter
 from rmq_store.cli.messages import MessageForm
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.text.bodies import as_text, bodies_as, charset_named
+from rmq_store.text.bodies import bodies_as, charset_named, text_and_base64
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from tests.support.running.commands import call, complaint, objects, run
@@ -37,11 +37,11 @@ def store(tmp_path: Path) -> str:
 
 def test_text_and_base64_of_a_charset() -> None:
     column = pa.array([*BODIES, None], pa.binary())
-    text, other = as_text(column, "gbk")
+    text, other = text_and_base64(column, "gbk")
     assert text.to_pylist() == [TEXT, "plain", None, "", SHOWN[-1], None]
     assert other is not None
     assert other.to_pylist() == [None, None, "gQ==", None, None, None]
-    assert as_text(column.slice(0, 2), "gbk")[1] is None
+    assert text_and_base64(column.slice(0, 2), "gbk")[1] is None
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def _require_offset(store: StoreReader, search: Search, offset: int) -> None:
             advice="The last number of each queue is the offset of its next message",
         )
     for queue, (low, _) in ends.items():
-        is_whole = not search.compacted or store.served.compacted(queue) is None
+        is_whole = not search.compacted or store.served.compacted_or_error(queue) is None
         if offset < low and is_whole:
             problem(
                 f"queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "

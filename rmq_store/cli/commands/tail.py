@@ -124,7 +124,7 @@ class _Following:
         from rmq_store.reading.log_reader import LogPlace
 
         with self._opened(0) as store:
-            end = self._log.after(store.log, self._place, self._at.store)
+            end = self._log.end_after(store.log, self._place, self._at.store)
             return LogPlace.at(store.log, end) if end > self._place.offset else self._place
 
     def _opened(self, end: int | None) -> StoreReader:

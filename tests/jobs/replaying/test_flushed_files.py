@@ -13,7 +13,7 @@ import pytest
 from rmq_store import MessageStore
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replay_targets import to_broker
-from rmqstore_jobs.replay_targets.to_broker import REFUSED, Sent
+from rmqstore_jobs.replay_targets.to_broker import REFUSED, SendResult
 from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from tests.support.golden import Golden
@@ -65,10 +65,10 @@ def test_refused_messages_are_flushed_before_their_wave_is_done(
 ) -> None:
     def refuse(
         spec: Any, access: Any, tasks: int, _: MessageStore, n: int, rows: Iterator[pa.RecordBatch]
-    ) -> Sent:
+    ) -> SendResult:
         found = [row for batch in rows for row in batch.to_pylist()]
         kept = [{"reason": "no", **{k: row[k] for k in ("topic", "queueOffset")}} for row in found]
-        return Sent(0, 0, None, pa.Table.from_pylist(kept, schema=REFUSED))
+        return SendResult(0, 0, None, pa.Table.from_pylist(kept, schema=REFUSED))
 
     monkeypatch.setattr(to_broker, "_send_rows", refuse)
     asked = ReplaySpec(

@@ -12,17 +12,17 @@ import pytest
 from rmq_store import QueueId, QueueSlice
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.files.journal import JournalError
-from rmqstore_jobs.replay import main, spec_of
+from rmqstore_jobs.replay import main, spec_from_command_line
 from rmqstore_jobs.replaying.plan import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check, times_of, with_fixed_times
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check_spec, times_of, with_fixed_times
 from tests.support.golden import Golden
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
 
 
 def spec(*arguments: str) -> ReplaySpec:
-    return spec_of(main.parse(["/source", "--to", "/target", *arguments]))
+    return spec_from_command_line(main.parse(["/source", "--to", "/target", *arguments]))
 
 
 def test_a_source_and_a_target_are_enough() -> None:
@@ -85,12 +85,12 @@ def test_an_empty_word_is_refused() -> None:
     with pytest.raises(click.BadParameter, match="Leave the option out, or give a value"):
         spec("--key", " ")
     with pytest.raises(InvalidArgumentError, match="Give --key once for each of them"):
-        check(ReplaySpec(source="/source", to_store="/target", keys=(" ",)))
+        check_spec(ReplaySpec(source="/source", to_store="/target", keys=(" ",)))
 
 
 def test_no_target_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no target"):
-        check(ReplaySpec(source="/source"))
+        check_spec(ReplaySpec(source="/source"))
 
 
 def test_an_unknown_option_is_refused_with_the_nearest() -> None:
@@ -110,7 +110,7 @@ def test_a_size_that_is_none_is_refused(size: str) -> None:
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     words = ["/source", "--to-broker", "host:1", "--failed", "/failed", "--rate", rate]
     with pytest.raises(InvalidArgumentError, match="--rate must be"):
-        spec_of(main.parse(words))
+        spec_from_command_line(main.parse(words))
 
 
 def test_times_that_end_before_they_begin_are_refused(golden: Golden) -> None:
@@ -187,7 +187,7 @@ def test_what_is_recorded_is_what_the_next_process_reads(tmp_path: Path) -> None
 def test_a_finished_run_is_known_by_what_was_asked(tmp_path: Path) -> None:
     with ReplayJournal(tmp_path / "store") as journal:
         journal.finish(journal.record(a_run()), next_log_offset=None)
-    again = ReplayJournal.seen(tmp_path / "store")
+    again = ReplayJournal.read_only(tmp_path / "store")
     assert again.begun is None
     assert again.done_like({"topics": ["orders"]}) == again.done[0]
     assert again.done_like({"topics": ["payments"]}) is None

@@ -323,7 +323,7 @@ def test_a_stopped_replay_goes_on_though_what_it_has_read_expired(tmp_path: Path
     )
 
     def first_file_is_done() -> bool:
-        unfinished = ReplayJournal.seen(asked.to_store or "").begun
+        unfinished = ReplayJournal.read_only(asked.to_store or "").begun
         return unfinished is not None and (unfinished.next_log_offset or 0) > int(second.name)
 
     assert run(None, asked, first_file_is_done).stopped_by == "stopped on request"

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
-from rmqstore_jobs.replay import main, spec_of
+from rmqstore_jobs.replay import main, spec_from_command_line
 from rmqstore_jobs.replay_targets.to_broker import (
     ACCESS_KEY,
     MESSAGE_GROUP_LIMIT,
@@ -30,7 +30,7 @@ from rmqstore_jobs.replay_targets.to_broker import (
     group_of,
     user_properties,
 )
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check_spec
 from tests.support.running.child import run_python
 
 SEED = 20261121
@@ -78,7 +78,7 @@ def test_every_row_is_sent_once_or_returned() -> None:
     print(f"seed {SEED}")
     client = Fake(fails=0.01)
     sender = Sender(client, nothing_together, lanes=4)
-    refused = list(sender.send(rows(1000)))
+    refused = list(sender.send_yielding_refused(rows(1000)))
     assert Counter(r["number"] for r in (*client.taken, *refused)) == Counter(range(1000))
     assert {r["number"] for r in refused} == set(range(17, 1000, 100))
     assert {r["reason"] for r in refused} == {"an unlucky number"}
@@ -90,7 +90,7 @@ def test_every_row_is_sent_once_or_returned() -> None:
 def test_order_is_kept_although_sending_fails_now_and_then() -> None:
     client = Fake(fails=0.02)
     sender = Sender(client, queue_of, lanes=3)
-    list(sender.send(rows(600)))
+    list(sender.send_yielding_refused(rows(600)))
     by_queue: dict[int, list[int]] = defaultdict(list)
     for row in client.taken:
         by_queue[row["queue"]].append(row["number"])
@@ -101,7 +101,7 @@ def test_order_is_kept_although_sending_fails_now_and_then() -> None:
 def test_patience_ends_all_lanes_and_says_why() -> None:
     client = Fake(gone_after=50)
     sender = Sender(client, nothing_together, lanes=4, patience=0.0)
-    list(sender.send(rows(100_000)))
+    list(sender.send_yielding_refused(rows(100_000)))
     assert sender.sent == len(client.taken) == 50
     assert sender.failure is not None
     assert "gone" in sender.failure
@@ -113,7 +113,7 @@ def test_a_client_that_breaks_ends_the_sending() -> None:
             raise ZeroDivisionError("a bug")
 
     sender = Sender(Broken(), nothing_together, lanes=2)
-    list(sender.send(rows(1000)))
+    list(sender.send_yielding_refused(rows(1000)))
     assert sender.failure == "ZeroDivisionError: a bug"
     assert sender.sent == 0
 
@@ -149,7 +149,7 @@ def test_no_attempt_comes_before_its_turn_by_the_real_clock(fails: float) -> Non
     client = Timed(fails=fails)
     sender = Sender(client, nothing_together, rate=rate, lanes=8)
     began = time.monotonic()
-    list(sender.send(rows(count)))
+    list(sender.send_yielding_refused(rows(count)))
     assert len(client.came) == sender.sent + sender.retries
     assert sender.sent == count - count // 100
     assert (sender.retries > 0) == (fails > 0)
@@ -173,7 +173,10 @@ class Locked(Fake):
 def test_a_broker_that_denies_access_is_not_asked_again() -> None:
     client = Locked()
     sender = Sender(client, nothing_together, lanes=1, patience=3600)
-    assert list(sender.send([{"number": 0, "queue": 0}, {"number": 1, "queue": 0}])) == []
+    assert (
+        list(sender.send_yielding_refused([{"number": 0, "queue": 0}, {"number": 1, "queue": 0}]))
+        == []
+    )
     assert (sender.failure, sender.sent) == ("not you", 0)
     assert len(client.taken) == 1
 
@@ -251,12 +254,12 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(
 ) -> None:
     known: dict[str, Any] = {"to_broker": "127.0.0.1:1", "failed": "/failed", **more}
     with pytest.raises(InvalidArgumentError, match=reason):
-        check(ReplaySpec("/store", **known))
+        check_spec(ReplaySpec("/store", **known))
 
 
 def test_the_command_line_of_a_live_replay() -> None:
     words = ["/store", "--to-broker", "127.0.0.1:1", "--failed", "/failed", "--fifo", "a"]
-    spec = spec_of(main.parse([*words, "--rate", "5", "--dry-run"]))
+    spec = spec_from_command_line(main.parse([*words, "--rate", "5", "--dry-run"]))
     assert (spec.fifo_topics, spec.rate, spec.dry_run) == (("a",), 5.0, True)
     with pytest.raises(click.UsageError, match="--fifo"):
         main.parse([*words, "--fifoo", "b"])

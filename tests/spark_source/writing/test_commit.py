@@ -26,7 +26,7 @@ from rmq_store.errors import (
 from rmq_store.files.journal import JournalError
 from spark_source.writing import commit as committing
 from spark_source.writing import commit as exchanging
-from spark_source.writing.commit import StoreWrite, check_target, commit
+from spark_source.writing.commit import StoreWrite, commit, is_write_needed
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
 from spark_source.writing.target import StreamBatch
 from tests.support.golden import CLEAN, Golden
@@ -148,7 +148,7 @@ def test_overwrite_deletes_nothing_that_is_not_of_a_store(how: str, target: Path
         assert numbers_in(target) == list(range(50, 60))
         return
     with pytest.raises(NotAStoreError):
-        check_target(write)
+        is_write_needed(write)
     with pytest.raises(NotAStoreError):
         commit(write, parts)
     assert (target / name).read_text() == "mine"
@@ -178,20 +178,20 @@ def test_a_store_that_the_option_guards_is_not_replaced(kind: str, target: Path)
     write_rows(target, 0, 10)
     write = StoreWrite("w", options(target, if_exists=kind), overwrite=True)
     with pytest.raises(InvalidArgumentError, match="ifExists is for mode"):
-        check_target(write)
+        is_write_needed(write)
     assert numbers_in(target) == list(range(10))
 
 
 @pytest.mark.parametrize("kind", ["ignore", "error", "append"])
 def test_a_store_that_exists_follows_the_option(kind: str, target: Path) -> None:
-    assert check_target(StoreWrite("w", options(target, if_exists=kind)))
+    assert is_write_needed(StoreWrite("w", options(target, if_exists=kind)))
     write_rows(target, 0, 10)
     write = StoreWrite("w", options(target, if_exists=kind))
     if kind == "error":
         with pytest.raises(TargetExistsError, match="ifExists"):
-            check_target(write)
+            is_write_needed(write)
     else:
-        assert check_target(write) is (kind == "append")
+        assert is_write_needed(write) is (kind == "append")
         commit(write, staged(write, [rows(10, 5)]))
         assert len(numbers_in(target)) == (15 if kind == "append" else 10)
 

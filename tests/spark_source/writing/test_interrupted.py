@@ -19,7 +19,7 @@ from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import commit as committing
 from spark_source.writing import commit as exchanging
 from spark_source.writing import target as undoing
-from spark_source.writing.commit import StoreWrite, check_target, commit
+from spark_source.writing.commit import StoreWrite, commit, is_write_needed
 from spark_source.writing.staging import folder_beside
 from spark_source.writing.target import Begun, StreamBatch, WriteJournal
 from tests.support.running.child import in_a_child
@@ -78,7 +78,7 @@ def test_a_killed_write_is_undone_by_the_next_one(target: Path) -> None:
     write_rows(target, 0, 40)
     killed_while_appending(target)
     # What only looks at the store does not count as a process that opened it.
-    check_target(StoreWrite("w", options(target)))
+    is_write_needed(StoreWrite("w", options(target)))
     write_rows(target, 200, 10)
     assert numbers_in(target) == [*range(40), *range(200, 210)]
 
@@ -107,7 +107,7 @@ def test_a_store_that_a_broker_runs_on_is_refused(overwrite: bool, target: Path)
     lock = StoreLock(target)
     try:
         with pytest.raises(StoreLockedError):
-            check_target(write)
+            is_write_needed(write)
         with pytest.raises(StoreLockedError):
             commit(write, parts)
     finally:
