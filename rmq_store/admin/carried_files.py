@@ -179,7 +179,7 @@ class CarriedConfig:
                 if offset.kind == "consumer":
                     yield offset.group, *offset.queue, offset.offset
 
-    def write_plain(self, root: Path) -> None:
+    def write_files_without_offsets(self, root: Path) -> None:
         """Write the files that name no offset. Compaction topics become plain ones: their last messages were
         in files that the new store does not have."""
         if self._topics is not None:
@@ -244,7 +244,7 @@ class TopicKinds:
                 plain.add(queue.topic)
         return cls(declared, frozenset(plain - declared - set(batch)), batch)
 
-    def make_folders(self, root: Path) -> None:
+    def make_batch_folders(self, root: Path) -> None:
         """Make the folders of the batch queues in a new store, so that its recovery knows them."""
         for topic, numbers in self.batch.items():
             for number in numbers:
@@ -263,7 +263,7 @@ class TopicKinds:
                 self.batch.setdefault(queue.topic, set()).add(queue.queue_id)
         return bool(new)
 
-    def declare(self, root: Path, release: Dialect, queues: Iterable[QueueId]) -> None:
+    def declare_batch_topics(self, root: Path, release: Dialect, queues: Iterable[QueueId]) -> None:
         """Declare in a new store the batch topics that are not declared; all if none is."""
         made = [queue for queue in queues if not self.declared or queue.topic in self.batch]
         if made:

@@ -35,7 +35,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.rocksdb import KEPT_NAMES, counter_of, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
 from rmq_store.consumequeue.queue_database import require_writer
-from rmq_store.consumequeue.queue_folders import EntriesAfterCopy
+from rmq_store.consumequeue.queue_folders import EntriesBeyondLogCopy
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
 from rmq_store.files.durable_files import copy_stored, read_file, sync_folder
 from rmq_store.files.journal import refuse_content
@@ -172,7 +172,7 @@ def rebuild(
     unknown = StoreSnapshot(0, 0)
     with StoreReader.open(source, config=known, snapshot=unknown, queues=False) as store:
         refuse_remote(store.path)
-        if store.log.has_entries and log == "link":
+        if store.log.has_dledger_files and log == "link":
             raise InvalidArgumentError(
                 store.log.chain.folders[-1],
                 reason="the files of a DLedger log cannot be linked: its records are written again, "
@@ -190,20 +190,25 @@ def rebuild(
         state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
         if store_type != FILES:
             state["storeType"] = store_type
-        kinds, queues = TopicKinds.of(store), EntriesAfterCopy(store.path, store.config, store.log)
+        kinds, queues = (
+            TopicKinds.of(store),
+            EntriesBeyondLogCopy(store.path, store.config, store.log),
+        )
         if TOPICS_FILE not in names_in_databases(store.path):
             topics_to_extend(store.path)  # refuses one that nobody could extend
         resumed, source_end = _begin(root, state), None
         with StoreLock(root), OsErrorsOf(root, "creating the target"):
-            if store.log.has_entries:  # its offsets are others than those of the target
+            if store.log.has_dledger_files:  # its offsets are others than those of the target
                 source_end = snapshot_without_queues(store.path, store.log).log_end
-                newest = write_plain_log(store.log, root / COMMITLOG_DIR, progress)
+                newest = write_log_without_dledger(store.log, root / COMMITLOG_DIR, progress)
                 flushed = max(flushed, newest)
                 sync_folder(root / COMMITLOG_DIR)
             else:
                 _take_log(store, root, log, progress)
             copy_config(store.path, root)
-            left_behind = copy_state(store.path, root, same_log_offsets=not store.log.has_entries)
+            left_behind = copy_state(
+                store.path, root, same_log_offsets=not store.log.has_dledger_files
+            )
     # The target has its whole log in one folder.
     settings = without_log_paths(replace(settings, storePathCommitLog=None))
     with StoreLock(root):
@@ -219,7 +224,7 @@ def rebuild(
             kinds.learn(report.batch_topics, report.queues)
         else:
             report = _into_files(root, recover, kinds, progress)
-        kinds.declare(root, how, report.queues)
+        kinds.declare_batch_topics(root, how, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()
     source_end = report.log_end if source_end is None else source_end
@@ -271,11 +276,11 @@ def _into_files(
     root: Path, recover: Recover, kinds: TopicKinds, progress: Progress | None
 ) -> RecoveryReport:
     """Write queue files, again if the records show that a topic has batch queues."""
-    kinds.make_folders(root)
+    kinds.make_batch_folders(root)
     report = recover(progress=progress)
     if kinds.learn(report.batch_topics, report.queues):
         _forget(root)
-        kinds.make_folders(root)
+        kinds.make_batch_folders(root)
         report = recover()
     return report
 
@@ -360,7 +365,9 @@ def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     part.rename(path)
 
 
-def write_plain_log(log: CommitLog, folder: Path, progress: Progress | None = None) -> int:
+def write_log_without_dledger(
+    log: CommitLog, folder: Path, progress: Progress | None = None
+) -> int:
     """Write the records of a log, without its entries of DLedger, into files of the same size in `folder`.
 
     Each record keeps everything but its place. So what names a place is written again: physicalOffset, the

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.log import refuse_unsure_files
+from rmq_store.commitlog.log import refuse_misnamed_or_unreadable
 from rmq_store.config.broker_conf import RetentionPolicy as RetentionPolicy
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
@@ -131,7 +131,7 @@ def plan_retention(
         trigger = "forced" if forced else trigger
         log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
     if log:
-        refuse_unsure_files(store.log)
+        refuse_misnamed_or_unreadable(store.log)
     start = store.log.start
     segments = store.log.chain.segments
     after = segments[len(log)].base if log else start

@@ -25,12 +25,12 @@ from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offs
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import misnamed_files
-from rmq_store.commitlog.walk import Extent, SoundRun, page_rest, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, page_rest_end, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.queue_folders import EntriesAfterCopy, rows_of_counts
+from rmq_store.consumequeue.queue_folders import EntriesBeyondLogCopy, rows_of_counts
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.byte_layout import (
     NAME_VALUE_SEPARATOR,
@@ -81,7 +81,7 @@ class _Place:
     old_log_offset: int
 
 
-class MovedRecords:
+class RecordMover:
     """Appends records in the order of their log. `left_out` counts those that are not open, by reason."""
 
     def __init__(self, state: OpenState, writer: StoreWriter) -> None:
@@ -90,7 +90,9 @@ class MovedRecords:
         self._halves: dict[HalfName, _Place] = {}
         self._new_log_offset: dict[int, int] = {}
 
-    def learn(self, name: HalfName, old: int, queue_offset: int, log_offset: int) -> None:
+    def note_half_message(
+        self, name: HalfName, old: int, queue_offset: int, log_offset: int
+    ) -> None:
         """Note a half message of the new store: its name and log offset in the old one, and its place."""
         place = _Place(queue_offset, old)
         self._halves.update(dict.fromkeys((name, *self._state.also_called.get(old, ())), place))
@@ -243,7 +245,7 @@ class MovedRecords:
             if own.called and at is not None:
                 places = done.places
                 new_places = int(places.queue_offset[at]), int(places.commit_log_offset[at])
-                self.learn(own.called[0], int(log_offset[own.row]), *new_places)
+                self.note_half_message(own.called[0], int(log_offset[own.row]), *new_places)
         for name in (name for own in owns for name in own.names):
             place = self._halves.pop(name, None)
             if place is not None:
@@ -423,7 +425,7 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop, raw=raw
         )
-        queues = EntriesAfterCopy(store.path, store.config, store.log)
+        queues = EntriesBeyondLogCopy(store.path, store.config, store.log)
         unread = unread_dledger(store.path, known, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)
@@ -455,7 +457,7 @@ class _Salvaging:
         state: OpenState | None,
     ) -> None:
         self._store, self._writer, self._report, self._state = store, writer, report, state
-        self._moved = None if state is None else MovedRecords(state, writer)
+        self._moved = None if state is None else RecordMover(state, writer)
         self._config = CarriedConfig(store.path)
         self._committed = [
             (group, QueueId(topic, queue_id), offset)
@@ -469,7 +471,7 @@ class _Salvaging:
             self._starts[group, queue] = offset if given is None else min(offset, given.first)
         self._offsets = moved_offsets((queue, start) for (_, queue), start in self._starts.items())
         if state is not None:
-            self._config.write_plain(writer.path)
+            self._config.write_files_without_offsets(writer.path)
         for topic, attributes in _declared(store):
             writer.declare_topic(topic, attributes=attributes)
 
@@ -485,7 +487,7 @@ class _Salvaging:
         self._report.no_loss_bytes += piece.frame * len(piece.headers)
 
     def _save(self, headers: Headers) -> None:
-        batch, place = as_written(headers), headers.at + headers.base
+        batch, place = batch_to_append(headers), headers.at + headers.base
         if self._moved is None:
             parts: Iterable[AcceptedRows] = [append_accepted(self._writer, batch)]
         else:
@@ -596,7 +598,7 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
     return kept
 
 
-def as_written(headers: Headers) -> pa.RecordBatch:
+def batch_to_append(headers: Headers) -> pa.RecordBatch:
     """Records as a batch for `StoreWriter.append_batch`, which writes the same records at other
     positions."""
     return pa.RecordBatch.from_pydict(
@@ -619,7 +621,7 @@ def as_written(headers: Headers) -> pa.RecordBatch:
 
 def _skip(store: StoreReader, extent: Extent, report: SalvageReport) -> None:
     closed = was_closed(store.path)
-    rest = closed and extent.gap is Gap.TORN and page_rest(store.log, extent.start) is not None
+    rest = closed and extent.gap is Gap.TORN and page_rest_end(store.log, extent.start) is not None
     if extent.gap is None or extent.gap in _NO_LOSS or rest:
         report.no_loss_bytes += extent.stop - extent.start
         return

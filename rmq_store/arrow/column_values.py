@@ -14,7 +14,7 @@ from rmq_store.arrow.column_definitions import BY_NAME, FIELDS, arrow_schema, co
 from rmq_store.arrow.property_columns import (
     PropertyColumns,
     as_java_reads,
-    look,
+    find_properties,
     number_array,
     numbers_of,
     property_columns_at,
@@ -221,7 +221,7 @@ _OTHER_QUEUES_END = 7  # of PLACES
 
 
 @dataclass(frozen=True, slots=True)
-class KeyValues:
+class KeyPositions:
     """Where the values of TAGS, KEYS and UNIQ_KEY of n records lie in `data`.
 
     `values`: n * PLACES int64 (loops/property_items.py). `other_queues` marks the records with offsets
@@ -233,9 +233,9 @@ class KeyValues:
     other_queues: Mask
 
     @classmethod
-    def of(cls, data: Bytes, starts: Ints, lengths: Ints) -> KeyValues:
+    def of(cls, data: Bytes, starts: Ints, lengths: Ints) -> KeyPositions:
         """Those of n property strings in `data`."""
-        values, _ = look(data, starts, lengths)
+        values, _ = find_properties(data, starts, lengths)
         return cls(data, values.reshape(-1), values[:, _OTHER_QUEUES_END] > 0)
 
     def __len__(self) -> int:
@@ -255,12 +255,12 @@ class DecodedRecords:
     headers: Headers
     topics: list[str]
     topic_code: Ints
-    keys: KeyValues
+    keys: KeyPositions
 
     @classmethod
     def of(cls, headers: Headers) -> DecodedRecords:
         """Decode the records of a window of the log."""
-        keys = KeyValues.of(headers.window, headers.properties_at, headers.properties_length)
+        keys = KeyPositions.of(headers.window, headers.properties_at, headers.properties_length)
         return cls(headers, *numbered_topics(headers), keys)
 
 

@@ -47,7 +47,7 @@ def slices_with_crcs(source: Bytes, starts: Ints, lengths: Ints) -> tuple[pa.Arr
     return string_array(data, ends, _BINARY), crcs
 
 
-def values_of(source: Bytes, values: Ints, first: int) -> pa.Array:
+def property_values(source: Bytes, values: Ints, first: int) -> pa.Array:
     """The values of one name in n property strings, as strings; null where there is none.
 
     `values`: n rows as `property_items.look` fills them; start and end stand from column `first` on.
@@ -183,7 +183,7 @@ def property_columns_at(raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -
     return decode_property_columns(text.view(_BINARY), with_map=with_map)
 
 
-def look(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
+def find_properties(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
     """Where the values of some names lie in n property strings: n rows of PLACES numbers.
 
     See loops/property_items.py. And whether all strings are ASCII.
@@ -229,7 +229,7 @@ class PropertyColumns:
         if with_map:
             self._split(at, length)
         else:
-            self._values, self.is_ascii = look(raw, at, length)
+            self._values, self.is_ascii = find_properties(raw, at, length)
 
     def __len__(self) -> int:
         return self._count
@@ -257,7 +257,7 @@ class PropertyColumns:
         return all(is_utf8(text) for text in texts)
 
     def _values_of(self, name: str) -> pa.Array:
-        return values_of(self._raw, self._values, 2 * LOOKED_AT.index(name))
+        return property_values(self._raw, self._values, 2 * LOOKED_AT.index(name))
 
     def _split(self, at: Ints, length: Ints) -> None:
         room = _Room(self._raw, at, length)

@@ -87,7 +87,7 @@ def download(content: bytes, name: str, media_type: str) -> Response:
 
 
 @dataclass(frozen=True)
-class Question:
+class PageRequest:
     """What a page asks of the open store. `page`, `words`: its address; `stops`: see `Job`."""
 
     store: StoreReader

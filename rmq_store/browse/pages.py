@@ -15,7 +15,7 @@ from rmq_store.browse.page import (
     Form,
     FormField,
     Page,
-    Question,
+    PageRequest,
     address,
     before,
     download,
@@ -68,13 +68,13 @@ SQL_FORM = Form("sql", "Run", [FormField("q", "SQL", _HINT_OF_SQL, kind="long")]
 """The form that asks for a query."""
 
 
-def overview(question: Question) -> Page:
+def overview(question: PageRequest) -> Page:
     """What the store is, how it ended, and the damage that opening it and a quick look show."""
     sections = [section_of(question.inquiry, name) for name in ("facts", "damage")]
     return Page("Overview", sections, TRACE_FORM)
 
 
-def topics(question: Question) -> Page:
+def topics(question: PageRequest) -> Page:
     """The topics of users, or all."""
     form = Form("topics", "Show", [FormField("system", "System topics too", kind="flag")])
     return _rows_page(
@@ -82,7 +82,7 @@ def topics(question: Question) -> Page:
     )
 
 
-def table(question: Question) -> Page:
+def table(question: PageRequest) -> Page:
     """A table, as `rmqstore table` prints it, or those of its rows that have some values; or all tables."""
     name = question.word("name")
     if name is None:
@@ -105,7 +105,7 @@ def table(question: Question) -> Page:
 
 
 def _rows_page(
-    question: Question, title: str, table: Table, form: Form | None, values: Mapping[str, object]
+    question: PageRequest, title: str, table: Table, form: Form | None, values: Mapping[str, object]
 ) -> Page:
     """The rows of a table that have some values."""
     start = question.number("start") or 0
@@ -117,7 +117,7 @@ def _rows_page(
     return Page(title, [section], form, question.next_rows(start, len(listed)))
 
 
-def groups(question: Question) -> Page:
+def groups(question: PageRequest) -> Page:
     """How far each group is behind in each topic, as `rmqstore lag --by group` has it."""
     topic = question.word("topic")
     topics = [] if topic is None else [topic]
@@ -127,7 +127,7 @@ def groups(question: Question) -> Page:
     return Page("Groups", [_lag(question, answer), by_group], GROUPS_FORM)
 
 
-def group(question: Question) -> Page:
+def group(question: PageRequest) -> Page:
     """How far a group is in each queue, and where else the store has something of it."""
     name = question.needed("name")
     answer = lag_of(question.store, [name], read_whole=_SAMPLED)
@@ -139,7 +139,7 @@ def group(question: Question) -> Page:
     return Page(f"Group {name}", [_lag(question, answer), queues], None, links)
 
 
-def _lag(question: Question, answer: LagAnswer) -> Section:
+def _lag(question: PageRequest, answer: LagAnswer) -> Section:
     """How far groups are behind, and what is wrong with them."""
     about = (
         f"{answer.summary()}. By the broker's offset files, which miss what was consumed since they were "
@@ -151,7 +151,7 @@ def _lag(question: Question, answer: LagAnswer) -> Section:
     return Section("lag", "", about, remarks=remarks)
 
 
-def sql(question: Question) -> Page:
+def sql(question: PageRequest) -> Page:
     """The first rows of a query, as `rmqstore sql` has them."""
     query = question.word("q")
     if query is None:
@@ -169,7 +169,7 @@ def sql(question: Question) -> Page:
     return Page("SQL", sections, SQL_FORM, text=None if plan is None else readable_text(plan))
 
 
-def plots(question: Question) -> Page:
+def plots(question: PageRequest) -> Page:
     """A section of the report, with its plots."""
     name = question.word("section") or "space"
     if name not in SECTIONS:
@@ -208,7 +208,7 @@ def rows_from(batches: Iterable[pa.RecordBatch], start: int, count: int) -> pa.T
     return rows
 
 
-def topic(question: Question) -> Page:
+def topic(question: PageRequest) -> Page:
     """The messages of a topic, newest first, and its queues."""
     store, name, tags = question.store, question.needed("name"), question.word("tag")
     queue, upto = question.number("queue"), question.number("before")
@@ -250,7 +250,7 @@ FIND_FORM = Form(
 """The form that asks for messages by what they have."""
 
 
-def find(question: Question) -> Page:
+def find(question: PageRequest) -> Page:
     """The messages that `rmqstore find` has for the same words."""
     if not any(question.word(field.name) for field in FIND_FORM.fields):
         return Page("Find messages", [], FIND_FORM)
@@ -263,7 +263,7 @@ def find(question: Question) -> Page:
     return Page("Find messages", [section], FIND_FORM, question.next_rows(start, len(rows)))
 
 
-def _found(question: Question) -> Iterator[pa.RecordBatch]:
+def _found(question: PageRequest) -> Iterator[pa.RecordBatch]:
     message_id = question.word("id")
     if message_id is not None:
         return find_by_id(question.store, message_id, LISTED, question.note, unwrap_batches=True)
@@ -302,7 +302,7 @@ BODY_FORM = Form(
 _REPORTED = ("timestamp", "traceType", "groupName", "outcome", "costMs", "clientHost")
 
 
-def message(question: Question) -> Page:
+def message(question: PageRequest) -> Page:
     """A message: its body as text, its history and groups, its fields and properties."""
     rows = _read(question)
     if len(rows) != 1:
@@ -343,7 +343,7 @@ def _properties(rows: pa.Table) -> Grid:
     return Grid("properties", "", ("name", "value"), cells)
 
 
-def _links(question: Question, rows: pa.Table, body: bytes | None) -> Iterator[tuple[str, str]]:
+def _links(question: PageRequest, rows: pa.Table, body: bytes | None) -> Iterator[tuple[str, str]]:
     """Downloads, and the messages before and behind a message in its queue."""
     if body is not None:
         yield f"Download the body ({size(len(body))})", address("body", **question.words)
@@ -358,7 +358,7 @@ def _links(question: Question, rows: pa.Table, body: bytes | None) -> Iterator[t
             yield f"{word} in queue {number}", beside
 
 
-def _read(question: Question) -> pa.Table:
+def _read(question: PageRequest) -> pa.Table:
     """The message at a log offset or a queue offset, without its body if that is damaged; or all of an inner
     batch. Raises InvalidArgumentError where there is none, and no damage."""
     rows = _read_columns(question, None)
@@ -370,7 +370,7 @@ def _read(question: Question) -> pa.Table:
     return rows
 
 
-def _read_columns(question: Question, columns: Sequence[str] | None) -> pa.Table:
+def _read_columns(question: PageRequest, columns: Sequence[str] | None) -> pa.Table:
     how: ReadOptions = {
         "columns": columns,
         "check_crc": columns is None,
@@ -402,19 +402,19 @@ def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
     return readable_text(every[:_MOST_SHOWN] + cut)
 
 
-def body(question: Question) -> Response:
+def body(question: PageRequest) -> Response:
     """The bytes of a body, decompressed."""
     batch, name = _one(question)
     return download(batch[_BODY][0].as_py(), f"{name}.bin", "application/octet-stream")
 
 
-def as_json(question: Question) -> Response:
+def as_json(question: PageRequest) -> Response:
     """A message as `rmqstore cat --json` prints it."""
     batch, name = _one(question)
     return download(json_lines(batch), f"{name}.json", "application/json")
 
 
-def _one(question: Question) -> tuple[pa.RecordBatch, str]:
+def _one(question: PageRequest) -> tuple[pa.RecordBatch, str]:
     """A message, and a name for a file. Raises InvalidArgumentError for several, and for a damaged one."""
     rows = _read(question)
     if len(rows) != 1 or _BODY not in rows.column_names:
@@ -422,7 +422,7 @@ def _one(question: Question) -> tuple[pa.RecordBatch, str]:
     return rows.combine_chunks().to_batches()[0], f"message-{rows['commitLogOffset'][0]}"
 
 
-def trace(question: Question) -> Page:
+def trace(question: PageRequest) -> Page:
     """The histories of the messages with a key, as `rmqstore trace` has them."""
     key = question.word("key")
     if key is None:
@@ -434,7 +434,7 @@ def trace(question: Question) -> Page:
     return Page(f"Trace of {key}", sections, TRACE_FORM)
 
 
-def _history(question: Question, key: str, most_unindexed: int | None = None) -> list[Section]:
+def _history(question: PageRequest, key: str, most_unindexed: int | None = None) -> list[Section]:
     """The history of each message with a key; none if more bytes of the log have no index."""
     try:
         if most_unindexed is not None and question.inquiry.bytes_without_index > most_unindexed:
@@ -446,7 +446,7 @@ def _history(question: Question, key: str, most_unindexed: int | None = None) ->
     return [_section_of(question, life, number) for number, life in enumerate(lives)]
 
 
-def _section_of(question: Question, life: MessageHistory, number: int) -> Section:
+def _section_of(question: PageRequest, life: MessageHistory, number: int) -> Section:
     """The records of a message, and the groups and clients that had to do with it."""
     for error in life.damage:
         question.note(error)

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq_store.browse.page import Form, Page, Question, address, readable_text
+from rmq_store.browse.page import Form, Page, PageRequest, address, readable_text
 from rmq_store.browse.pages import (
     BODY_FORM,
     FIND_FORM,
@@ -49,7 +49,7 @@ from rmq_store.report.report_scope import NamedStore
 from rmq_store.report.section import LeftOutSection, Section
 from rmq_store.text.times import shown_time
 
-PAGES: Mapping[str, Callable[[Question], Page | Response]] = {
+PAGES: Mapping[str, Callable[[PageRequest], Page | Response]] = {
     "": overview,
     "topics": topics,
     "topic": topic,
@@ -131,7 +131,7 @@ class Job:
             await asyncio.wait({self.done}, timeout=_ORDERS_EVERY_S)
 
 
-class Desk:
+class StoreThread:
     """Answers by the open store, one after the other, in a thread of its own."""
 
     def __init__(self, open_store: Callable[[], StoreReader], limit: float) -> None:
@@ -227,7 +227,7 @@ class Dashboard:
         self._token = secrets.token_urlsafe(24)
         self.path = f"/{self._token}/"
         self._named = named
-        self._desk: Desk = Desk(open_store, limit)
+        self._desk: StoreThread = StoreThread(open_store, limit)
         self._template = templates("rmq_store.browse", "rmq_store.report").get_template(
             "browse.html"
         )
@@ -279,7 +279,9 @@ class Dashboard:
     def _made(self, name: str, query: str, store: StoreReader, job: Job) -> Response:
         """A page for the words of an address. Errors become pages."""
         words: dict[str, str] = {}
-        question = Question(store, self._named, time.time_ns() // 1_000_000, name, words, job.stops)
+        question = PageRequest(
+            store, self._named, time.time_ns() // 1_000_000, name, words, job.stops
+        )
         page: Page | Response
         try:
             words.update(_words(query))

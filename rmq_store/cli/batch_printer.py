@@ -141,18 +141,18 @@ class BatchPrinter:
 
 
 def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:
-    from rmq_store.cli.table_layout import Column, Kind
+    from rmq_store.cli.table_layout import Column, ColumnKind
 
     name = printable(field.name)
     is_wide = pa.types.is_binary(field.type) or pa.types.is_map(field.type)
     if is_wide or field.name == "corruptRecord":
-        return Column(name, Kind.BODY, cells)
+        return Column(name, ColumnKind.BODY, cells)
     if pa.types.is_integer(field.type):
         least = _LEAST_NUMBER if field.type == pa.int64() else 0
-        return Column(name, Kind.NUMBER, cells, (least, least))
+        return Column(name, ColumnKind.NUMBER, cells, (least, least))
     if pa.types.is_timestamp(field.type):
-        return Column(name, Kind.TIME, cells)
-    return Column(name, Kind.TEXT, cells, _LIMITS.get(field.name, _OTHERS), is_whole)
+        return Column(name, ColumnKind.TIME, cells)
+    return Column(name, ColumnKind.TEXT, cells, _LIMITS.get(field.name, _OTHERS), is_whole)
 
 
 def _with_bodies(batch: pa.RecordBatch, form: str | None, charset: str) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.options import MEANT, RareOption, params_of, spelled
+from rmq_store.cli.options import MEANT, RareOption, params_of, shell_option_name
 from rmq_store.errors import (
     AccessError,
     InvalidArgumentError,
@@ -167,7 +167,7 @@ class Command(click.Command):
         except click.NoSuchOption as wrong:
             options = (param for param in self.params if not getattr(param, "hidden", False))
             shown = {name for param in options for name in (*param.opts, *param.secondary_opts)}
-            word = MEANT.get(spelled(wrong.option_name.lstrip("-")))
+            word = MEANT.get(shell_option_name(wrong.option_name.lstrip("-")))
             given = word if word in shown else wrong.option_name
             hint = nearest(given, [name for name in shown if name.startswith("--")])
             name = printable(wrong.option_name)

@@ -370,14 +370,14 @@ _BY_MEANING = {
 }
 
 
-def spelled(name: str) -> str:
+def shell_option_name(name: str) -> str:
     """The name of an option of the source as a shell has such names."""
     return "--" + re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
 
 
 MEANT = {
-    **{spelled(name): declared.words[0] for name, declared in WORDS.items()},
-    **{spelled(name): word for name, word in _ALONE.items()},
+    **{shell_option_name(name): declared.words[0] for name, declared in WORDS.items()},
+    **{shell_option_name(name): word for name, word in _ALONE.items()},
     **_BY_MEANING,
 }
 """What the Spark source and other tools call an option -> our word."""

@@ -28,7 +28,7 @@ _TIME = re.compile(r"\d{4,5}-\d\d-\d\dT[\d:.]+(Z|[-+]\d\d:\d\d)$")
 _MILLIS = re.compile(r"\.\d{3}(?=Z$|[-+]\d\d:\d\d$)")
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """What is done to values that are too long."""
 
     NUMBER = "number"  # nothing; they stand at the right
@@ -48,7 +48,7 @@ class Column:
     """
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     cells: Sequence[str]
     limits: tuple[int, int] = (0, 1000)
     is_whole: bool = False
@@ -59,33 +59,33 @@ class Column:
     ) -> Column:
         """A column whose kind its name or its values show; empty ones fit all kinds."""
         if name in PATHS or name in SENTENCES:
-            return cls(name, Kind.PATH if name in PATHS else Kind.SENTENCE, cells)
+            return cls(name, ColumnKind.PATH if name in PATHS else ColumnKind.SENTENCE, cells)
         given = [cell for cell in cells if cell]
         if given and not is_text and all(map(_NUMBER.match, given)):
-            return cls(name, Kind.NUMBER, cells)
+            return cls(name, ColumnKind.NUMBER, cells)
         is_time = bool(given) and all(map(_TIME.match, given))
-        return cls(name, Kind.TIME if is_time else Kind.TEXT, cells, is_whole=is_whole)
+        return cls(name, ColumnKind.TIME if is_time else ColumnKind.TEXT, cells, is_whole=is_whole)
 
     @property
     def wanted(self) -> int:
         """The cells that the values get where there is room."""
         least, most = self.limits
-        is_limited = self.kind is Kind.TEXT and not self.is_whole
-        return max(least, min(self.needed, most) if is_limited else self.needed)
+        is_limited = self.kind is ColumnKind.TEXT and not self.is_whole
+        return max(least, min(self.full_width, most) if is_limited else self.full_width)
 
     @property
-    def needed(self) -> int:
+    def full_width(self) -> int:
         """The cells of the longest value; of bodies those that some of one need."""
         longest = max(map(cell_len, self.cells), default=0)
-        return min(longest, _LEAST_BODY) if self.kind is Kind.BODY else longest
+        return min(longest, _LEAST_BODY) if self.kind is ColumnKind.BODY else longest
 
     @property
     def least(self) -> int:
         """The cells to which values may be cut; of paths those of the last parts of the longest."""
-        if self.kind is Kind.SENTENCE:
-            return min(self.needed, _LEAST_SENTENCE)
-        if self.kind is not Kind.PATH:
-            return self.needed if self.is_whole else _LEAST_TEXT
+        if self.kind is ColumnKind.SENTENCE:
+            return min(self.full_width, _LEAST_SENTENCE)
+        if self.kind is not ColumnKind.PATH:
+            return self.full_width if self.is_whole else _LEAST_TEXT
         ends = (os.sep.join(cell.split(os.sep)[-_LEAST_PARTS:]) for cell in self.cells)
         return max(map(cell_len, ends), default=0) + len(CUT)
 
@@ -130,9 +130,9 @@ class Layout:
         if self._excess() > 0:
             self._set_narrow()
         # Bodies get what is left, or a text in the last column.
-        bodies = [at for at, one in enumerate(self._columns) if one.kind is Kind.BODY]
+        bodies = [at for at, one in enumerate(self._columns) if one.kind is ColumnKind.BODY]
         last = len(self._columns) - 1
-        bodies = bodies or [last] * (self._columns[last].kind is Kind.TEXT)
+        bodies = bodies or [last] * (self._columns[last].kind is ColumnKind.TEXT)
         left = -self._excess()
         for at in bodies if left > 0 and self._cuts else ():
             self.widths[at] += left // len(bodies)
@@ -154,9 +154,9 @@ class Layout:
 
     def _is_readable(self) -> bool:
         texts = [
-            width >= min(_READABLE_TEXT, one.needed)
+            width >= min(_READABLE_TEXT, one.full_width)
             for one, width in zip(self._columns, self.widths, strict=True)
-            if one.kind is Kind.TEXT
+            if one.kind is ColumnKind.TEXT
         ]
         return self._excess() <= 0 and all(texts)
 
@@ -171,13 +171,13 @@ class Layout:
     def _set_narrow(self) -> None:
         names = [max(map(cell_len, one.heading), default=0) for one in self._columns]
         self.short_times = True
-        needed = [one.needed - 4 * (one.kind is Kind.TIME) for one in self._columns]
+        needed = [one.full_width - 4 * (one.kind is ColumnKind.TIME) for one in self._columns]
         # A column has a cell even if it has no name and its first values are empty: later ones are not.
         self.widths = [max(1, *pair) for pair in zip(names, needed, strict=True)]
         least = {
             at: max(one.least, names[at])
             for at, one in enumerate(self._columns)
-            if one.kind in (Kind.TEXT, Kind.PATH, Kind.SENTENCE)
+            if one.kind in (ColumnKind.TEXT, ColumnKind.PATH, ColumnKind.SENTENCE)
         }
         while self._excess() > 0:  # the widest text gives a cell
             texts = [at for at in least if self.widths[at] > least[at]]
@@ -209,7 +209,7 @@ class Layout:
         chosen = [cells[at] for at in self._places]
         shown = [
             _lines_of(_WORDS.findall(cell), width) or [""]
-            if one.kind is Kind.SENTENCE and self._cuts
+            if one.kind is ColumnKind.SENTENCE and self._cuts
             else [self._shown(one, cell, width)]
             for one, cell, width in zip(self._columns, chosen, self.widths, strict=True)
         ]
@@ -219,28 +219,28 @@ class Layout:
     def _listed(self, column: Column, cell: str, names: int) -> list[str]:
         """A value with its name, which a sentence may need several lines for; none for an empty one."""
         room = self._width - names - len(GAP)
-        wraps = column.kind is Kind.SENTENCE and room >= _LEAST_SENTENCE
+        wraps = column.kind is ColumnKind.SENTENCE and room >= _LEAST_SENTENCE
         lines = _lines_of(_WORDS.findall(cell), room) if wraps else [cell] * bool(cell)
         heads = [column.name, *[""] * len(lines)]
         return [padded(head, names) + GAP + line for head, line in zip(heads, lines, strict=False)]
 
     def _shown(self, column: Column, cell: str, width: int) -> str:
         kind = column.kind
-        if kind is Kind.TIME and self.short_times:
+        if kind is ColumnKind.TIME and self.short_times:
             return _MILLIS.sub("", cell)
         if not self._cuts or column.is_whole:
             return cell
-        if kind is Kind.PATH:
+        if kind is ColumnKind.PATH:
             return cut_at_the_start(cell, width)
-        if kind is Kind.BODY:
+        if kind is ColumnKind.BODY:
             return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + CUT
-        return cut_in_the_middle(cell, width) if kind is Kind.TEXT else cell
+        return cut_in_the_middle(cell, width) if kind is ColumnKind.TEXT else cell
 
     def _joined(self, cells: Sequence[str]) -> str:
         """The cells of a line; a text at its end is not filled with blanks."""
         filled_up: list[str] = []
         for one, cell, width in zip(self._columns, cells, self.widths, strict=True):
-            is_number = one.kind is Kind.NUMBER
+            is_number = one.kind is ColumnKind.NUMBER
             is_last = len(filled_up) == len(cells) - 1 and not is_number
             filled_up.append(cell if is_last else padded(cell, width, right=is_number))
         return GAP.join(filled_up)

@@ -125,7 +125,7 @@ class CommitLog:
         self._entries_from = next(bases, None)
 
     @property
-    def has_entries(self) -> bool:
+    def has_dledger_files(self) -> bool:
         """Whether files of a DLedger log are among its files."""
         return self._entries_from is not None
 
@@ -500,7 +500,7 @@ def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
     return None if own is not None else said
 
 
-def refuse_unsure_files(log: CommitLog) -> None:
+def refuse_misnamed_or_unreadable(log: CommitLog) -> None:
     """Raise UnrecoverableStoreError for log files of a wrong name: a writer would cut them.
 
     Raises AccessError for one that may not be read.

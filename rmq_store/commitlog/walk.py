@@ -83,7 +83,7 @@ def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent
     return piece
 
 
-def front_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
+def piece_or_gap_start(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
     """As `piece_at`; of a gap that is not within the log only the start."""
     content = _decoded_at(log, segment, at)
     if isinstance(content, Record) or content in WITHIN_THE_LOG:
@@ -220,7 +220,7 @@ def records_from(log: CommitLog, start: int) -> Iterator[SoundRun]:
     The log ends before the first bytes that are neither a record with right CRCs, nor a ghost, nor a
     filler. What they are is not looked into: that may take a search through the rest of the file.
     """
-    for piece in _pieces(log, start, log.chain.stop, True, front_at, _SHORT_STEP):
+    for piece in _pieces(log, start, log.chain.stop, True, piece_or_gap_start, _SHORT_STEP):
         if isinstance(piece, SoundRun):
             yield piece
         elif piece.gap not in WITHIN_THE_LOG:
@@ -290,7 +290,7 @@ def _pieces(
 
     `first_step`: bytes to walk at first; they double.
     """
-    most, order = log.chain.cost.step, EntryOrder()
+    most, order = log.chain.cost.step, CutOffEntries()
     start = at = log.entry_start(start)
     step = min(first_step or most, most)
     for segment in log.chain.segments_from(start):
@@ -357,7 +357,7 @@ def _unsound(headers: Headers, segment: SegmentFile, check_crc: bool) -> list[in
     return rows
 
 
-class EntryOrder:
+class CutOffEntries:
     """Knows which entries of a DLedger log a member has cut off, by the entries before them in one walk.
 
     A member cuts off its last entries if no majority has them and a leader of a later term says so. Their
@@ -530,7 +530,7 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
 
 
-def page_rest(log: CommitLog, end: int) -> int | None:
+def page_rest_end(log: CommitLog, end: int) -> int | None:
     """Where the bytes after the end of a log stop, if they may be the rest of a page; None if not.
 
     With writeWithoutMmap, release 5.5.0 writes from a shared buffer up to the end of a page of the file

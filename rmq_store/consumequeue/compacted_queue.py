@@ -85,7 +85,7 @@ class CompactionFolders:
         self._open: dict[QueueId, CompactedQueue | None] = {}
         self._waits = 0
 
-    def is_there(self, topic: str | None = None) -> bool:
+    def has_compacted(self, topic: str | None = None) -> bool:
         """Whether a broker with compaction has used the store; with `topic`, has compacted that."""
         if topic is None:
             return os.path.isdir(self._root / COMPACTION_DIR)

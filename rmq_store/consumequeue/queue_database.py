@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
-from rmq_store.consumequeue.queue_files import QueueEnds, QueueFiles
+from rmq_store.consumequeue.queue_files import EndEntries, QueueFiles
 from rmq_store.errors import CorruptQueueError, is_utf8
 from rmq_store.files.rocksdb import Database, NewDatabase, open_database, require_rocksdict
 from rmq_store.files.safe_paths import is_plain_name
@@ -255,12 +255,12 @@ class _DatabaseQueue(QueueFiles):
         """The queue offset, or entry, after the last one."""
         return self._stop
 
-    def ends(self) -> QueueEnds | None:
+    def ends(self) -> EndEntries | None:
         """The first and the last entry; None if there is none."""
         first, stop = self.first_unit, self._stop
         if first >= stop or self.batch:
             return None
-        return QueueEnds(self.unit(first), self.unit(stop - 1), stop)
+        return EndEntries(self.unit(first), self.unit(stop - 1), stop)
 
     def has_bytes_after(self, unit: int) -> bool:
         """Nothing follows: what is in the database beyond its last offset does not count."""

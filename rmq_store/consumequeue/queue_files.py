@@ -46,7 +46,7 @@ _COLUMNS = len(Entries.__match_args__)
 _ENTRY = 8 * _COLUMNS  # bytes
 
 
-class QueueEnds(NamedTuple):
+class EndEntries(NamedTuple):
     """First and last entry of a queue, as log offset and size, and the unit after the last."""
 
     first: tuple[int, int]
@@ -204,7 +204,7 @@ class QueueFiles:
         held = self.chain.segment_at(number * self.dtype.itemsize) is not None
         return self.unit(number) if held else None
 
-    def ends(self) -> QueueEnds | None:
+    def ends(self) -> EndEntries | None:
         """The first entry, and the last one if it is on the last stored page of the last file.
 
         Uses few short reads, for stores with many thousand queues: a file is created at full size,
@@ -236,12 +236,12 @@ class QueueFiles:
         stop = segments[-1].base // width + skipped + behind
         known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
         if len(known):
-            self.note_short(self.first_unit, stop, known.view(np.uint8))
+            self.note_few_units(self.first_unit, stop, known.view(np.uint8))
         else:
             known = self.chain.read(front, front + width).view(self.dtype)
-        return QueueEnds(_place_of(known[0]), _place_of(last), stop)
+        return EndEntries(_place_of(known[0]), _place_of(last), stop)
 
-    def note_short(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
+    def note_few_units(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
         """Note that a queue has few units with messages, which are then read once, and kept; later ones may
         follow. `raw`: their bytes, if they were just read.
         """

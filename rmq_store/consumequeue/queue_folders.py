@@ -127,7 +127,7 @@ class QueueFolders:
         if files is None:
             in_database = self._database is not None and queue in self._database.ranges
             if not in_database:
-                files = self.files_of(queue, batch=batch)
+                files = self.files_in_folder(queue, batch=batch)
             elif batch:
                 files = self._batch_of_database(queue)
             else:
@@ -140,13 +140,13 @@ class QueueFolders:
         assert self._database is not None
         log = self._log
         if log is None or os.path.isdir(queue_folder(self.root, BATCH_CONSUMEQUEUE_DIR, queue)):
-            return self.files_of(queue, batch=True)
+            return self.files_in_folder(queue, batch=True)
         # It brings Arrow, which `info` of a usual store does not need.
         from rmq_store.consumequeue.entry_of_record import messages_in
 
         return self._database.batch_files(queue, partial(messages_in, log), self._sources)
 
-    def files_of(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
+    def files_in_folder(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
         """The files of a queue that has a folder."""
         folder = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
         size = self.config.mappedFileSizeConsumeQueue and self.config.queue_file_size
@@ -172,7 +172,7 @@ class QueueFolders:
         range_ = self._database.ranges[queue]
         if not os.path.isdir(queue_folder(self.root, CONSUMEQUEUE_DIR, queue)):
             return self._database.files(queue, range_, self._sources)
-        files = self.files_of(queue)
+        files = self.files_in_folder(queue)
         listed = _range_of(files)
         if listed.holds(range_) or (listed.stop < range_.first and listed.first < listed.stop):
             return files
@@ -297,7 +297,7 @@ def entries_by_queue(counts: Mapping[QueueId, int]) -> str:
     return printable(f"{entries} in {queues} ({named}{more})")
 
 
-class EntriesAfterCopy:
+class EntriesBeyondLogCopy:
     """Those of a store whose log is copied: the ends of its queues are as of now.
 
     A broker that writes meanwhile lists what the log has already. Nothing else in a copy of the log needs

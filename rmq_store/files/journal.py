@@ -71,7 +71,7 @@ class Journal(Generic[_B, _D]):
         self.done: tuple[_D, ...] = ()
 
     def __enter__(self: _Self) -> _Self:
-        with refusals(self._lock_path):
+        with as_access_error(self._lock_path):
             self._lock = _locked(self._lock_path, wait=self.waits)
         try:
             self.load()
@@ -104,10 +104,10 @@ class Journal(Generic[_B, _D]):
         if begun is not None or done:
             write_entry(self.path, self.of, {"begun": begun, "done": done})
         else:
-            with refusals(self.path):
+            with as_access_error(self.path):
                 self.path.unlink(missing_ok=True)
 
-    def forget(self) -> None:
+    def clear_begun(self) -> None:
         """Record that what had begun has left nothing to do."""
         self.save(None, *self.done)
 
@@ -122,7 +122,7 @@ def now() -> str:
 
 def write_entry(path: Path, of: str, content: Mapping[str, Any]) -> None:
     """Replace a file of a journal, and flush it. Raises AccessError."""
-    with refusals(path):
+    with as_access_error(path):
         write_whole(path, entry_text(of, content) + "\n")
 
 
@@ -143,7 +143,7 @@ def read_entry(
     Raises JournalError, with `in_doubt` as the advice, for what `of` has not written, or another
     version, and for what `convert` cannot use.
     """
-    with refusals(path):
+    with as_access_error(path):
         if not os.path.lexists(path):
             return None
     try:
@@ -239,7 +239,7 @@ def _locked(path: Path, *, wait: bool) -> int:
 
 
 @contextmanager
-def refusals(path: Path) -> Iterator[None]:
+def as_access_error(path: Path) -> Iterator[None]:
     """Convert errors of the operating system to an AccessError about `path`."""
     try:
         yield

@@ -59,7 +59,7 @@ def topic_of_broker(broker_name: str, path: str) -> str | None:
     return None if broker_name in path.split("/") else broker_name
 
 
-def names_of_brokers(topics: Iterable[str]) -> frozenset[str]:
+def cluster_and_broker_names(topics: Iterable[str]) -> frozenset[str]:
     """The names of clusters and brokers after which topics of a store are named that no user can create.
 
     Brokers of 5.0 and later have them (PopAckConstants, TopicValidator).
@@ -116,7 +116,7 @@ def is_group_of_broker(group: str) -> bool:
 # | `%RETRY%group+topic` | a message that a pop consumer did not acknowledge, version 2 |
 # | `%RETRY%group_topic` | the same, version 1 |
 #
-# Names of groups and topics may have `_`, so that the last form alone says neither. See `retry_of`.
+# Names of groups and topics may have `_`, so that the last form alone says neither. See `retry_origin`.
 
 
 ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC = (
@@ -125,12 +125,12 @@ ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC = (
 )
 FIRST_POP = "1ST_POP_TIME"
 PROPERTIES = (ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC)
-"""Names of the properties that `retry_of` and `dead_letter_of` look at."""
+"""Names of the properties that `retry_origin` and `dead_letter_origin` look at."""
 
 _V1, _V2 = "_", "+"
 
 
-class SentBack(NamedTuple):
+class GroupAndOrigin(NamedTuple):
     """The group that sent a message back, and the topic that it had it from, if that is known."""
 
     group: str
@@ -145,11 +145,11 @@ class KnownNames:
     readers: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
-def dead_letter_of(topic: str, properties: Mapping[str, str]) -> SentBack:
+def dead_letter_origin(topic: str, properties: Mapping[str, str]) -> GroupAndOrigin:
     """The group and the origin topic of a record in the dead-letter topic `topic`."""
     group = topic.removeprefix(DLQ_PREFIX)
     origin = properties.get(DLQ_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC)
-    return SentBack(group, None if origin is None else origin_topic(group, origin))
+    return GroupAndOrigin(group, None if origin is None else origin_topic(group, origin))
 
 
 def origin_topic(group: str, sent_from: str) -> str:
@@ -167,7 +167,7 @@ def times_given(reconsume_times: int, popped: bool) -> int:
     return max(0, reconsume_times - 1) if popped else reconsume_times
 
 
-def retry_of(topic: str, properties: Mapping[str, str], known: KnownNames) -> SentBack:
+def retry_origin(topic: str, properties: Mapping[str, str], known: KnownNames) -> GroupAndOrigin:
     """The group and the origin topic of a record in the retry topic `topic`.
 
     The first of these decides:
@@ -183,12 +183,12 @@ def retry_of(topic: str, properties: Mapping[str, str], known: KnownNames) -> Se
     sent_from = properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC)
     group, plus, behind = name.partition(_V2)
     if plus and group and behind and _V2 not in behind:
-        return SentBack(group, behind)
+        return GroupAndOrigin(group, behind)
     by_group = _of_groups(name, [properties.get(ORIGIN_GROUP) or ""], sent_from)
     if by_group is not None:
         return by_group
     if sent_from is not None:
-        return SentBack(name, sent_from)
+        return GroupAndOrigin(name, sent_from)
     by_reader = _of_groups(name, known.readers.get(topic, ()), None)
     if by_reader is not None:
         return by_reader
@@ -197,13 +197,13 @@ def retry_of(topic: str, properties: Mapping[str, str], known: KnownNames) -> Se
         fitting = [split for split in splits if split.topic in topics]
         if len(fitting) == 1:
             return fitting[0]
-    return SentBack(name, None)
+    return GroupAndOrigin(name, None)
 
 
-def _of_groups(name: str, groups: Collection[str], sent_from: str | None) -> SentBack | None:
+def _of_groups(name: str, groups: Collection[str], sent_from: str | None) -> GroupAndOrigin | None:
     """What the name means by the only one of `groups` that it can be of; None if there is not one."""
     topics = [
-        SentBack(group, name[len(group) + 1 :] or sent_from)
+        GroupAndOrigin(group, name[len(group) + 1 :] or sent_from)
         for group in groups
         if group
         and (name == group or (name.startswith(group + _V1) and len(name) > len(group) + 1))
@@ -211,8 +211,8 @@ def _of_groups(name: str, groups: Collection[str], sent_from: str | None) -> Sen
     return topics[0] if len(topics) == 1 else None
 
 
-def _splits(name: str) -> Iterator[SentBack]:
+def _splits(name: str) -> Iterator[GroupAndOrigin]:
     """Every group and topic that a name of version 1 can be made of."""
     for at, character in enumerate(name):
         if character == _V1 and 0 < at < len(name) - 1:
-            yield SentBack(name[:at], name[at + 1 :])
+            yield GroupAndOrigin(name[:at], name[at + 1 :])

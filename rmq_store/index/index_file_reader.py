@@ -297,7 +297,7 @@ class IndexFile:
             if wanted(behind):
                 yield first, self._places(first, behind)
 
-    def jumps(self) -> list[tuple[int, int]]:
+    def possible_gaps(self) -> list[tuple[int, int]]:
         """Long stretches of the log between two items, as the log offsets of both.
 
         Their records may have no item: a broker that ran for a while with messageIndexEnable=false

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.arrow.column_values import DecodedRecords, KeyValues
+from rmq_store.arrow.column_values import DecodedRecords, KeyPositions
 from rmq_store.errors import OsErrorsOf
 from rmq_store.files.durable_files import own
 from rmq_store.format.byte_layout import (
@@ -78,7 +78,7 @@ def tag_items(records: DecodedRecords) -> Items:
 
 
 def items_of(
-    keys: KeyValues,
+    keys: KeyPositions,
     names: Sequence[str],
     code: Ints,
     sys_flag: Numbers,

@@ -229,7 +229,7 @@ class KeyIndex:
         """
         return sorted(set(self._gaps_of_files()))
 
-    def unlisted(self) -> Iterator[tuple[int, int]]:
+    def gaps_with_keys(self) -> Iterator[tuple[int, int]]:
         """The gaps that have a record with a key without an item, from the first such record on.
 
         A look-up reads the last record of each file again, and records without keys; they are no gap of
@@ -275,7 +275,7 @@ class KeyIndex:
         if file.path not in self._inside:
             jumps = [
                 (max(first, self._log.start), min(stop, self._log_end))
-                for first, stop in file.jumps()
+                for first, stop in file.possible_gaps()
             ]
             self._inside[file.path] = [jump for jump in jumps if self._has_more_records(*jump)]
         for first, stop in self._inside[file.path]:
@@ -308,7 +308,7 @@ class KeyIndex:
         if start < stop:
             yield start, stop
 
-    def damage_beside(self) -> list[StoreError]:
+    def damage_in_gaps(self) -> list[StoreError]:
         """The damage in the ranges that the index does not cover; call it after `candidates`.
 
         A damaged record may have had any key.

@@ -69,7 +69,7 @@ class TopicDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class OneSided:
+class MessageDiff:
     """A message that one store has and the other has not, or not with this body.
 
     `where`: first, second or different. `store`: first or second, the one that the queue is of.
@@ -187,7 +187,7 @@ def diff_messages(
     topics: Sequence[str] = (),
     progress: Progress | None = None,
     on_damage: OnDamage | None = None,
-) -> Iterator[OneSided | TopicDiff]:
+) -> Iterator[MessageDiff | TopicDiff]:
     """The messages that are not in both stores with the same body, then the counts of each topic.
 
     By default topics of users, of both stores. A message without UNIQ_KEY counts by the time and host of its
@@ -328,7 +328,7 @@ def _by_topic(differing: pa.Table) -> Iterator[tuple[str, int, int, int]]:
         yield row["topic"], *(row[f"{name}_sum"] for name in names)
 
 
-def _places(messages: pa.Table, differing: pa.Table) -> Iterator[OneSided]:
+def _places(messages: pa.Table, differing: pa.Table) -> Iterator[MessageDiff]:
     """The messages of which one store has more. Of several with one key and body the first ones are in both,
     and of a key that both stores have with other bodies the first ones are different."""
     some = messages.join(differing.select(_MESSAGE), _MESSAGE, join_type="left semi")
@@ -355,4 +355,4 @@ def _places(messages: pa.Table, differing: pa.Table) -> Iterator[OneSided]:
             where = DIFFERENT if different[topic, key, side] else side
             different[topic, key, side] -= where == DIFFERENT
             shown = None if key.startswith(_WITHOUT_UNIQ_KEY) else key
-            yield OneSided(topic, shown, where, side, row["queueId"], row["queueOffset"])
+            yield MessageDiff(topic, shown, where, side, row["queueId"], row["queueOffset"])

@@ -13,9 +13,9 @@ from rmq_store.format.topics import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     TRACE_TOPIC,
-    dead_letter_of,
+    dead_letter_origin,
     is_group_of_broker,
-    retry_of,
+    retry_origin,
 )
 from rmq_store.reading.message_lookup import behind_index
 from rmq_store.reading.store_reader import StoreReader
@@ -152,9 +152,9 @@ class Consumers(NamedTuple):
     def _sent_back_by(self, record: HistoryRecord) -> str | None:
         if record.topic.startswith(RETRY_PREFIX):
             names = self.store.view.topics.known_names
-            return retry_of(record.topic, record.properties, names).group
+            return retry_origin(record.topic, record.properties, names).group
         if record.topic.startswith(DLQ_PREFIX):
-            return dead_letter_of(record.topic, record.properties).group
+            return dead_letter_origin(record.topic, record.properties).group
         return None
 
     def _consumption(self, group: str, last: HistoryRecord, retries: int) -> GroupOutcome:

@@ -184,7 +184,7 @@ class MessageLookup(EntryMessages):
             return [named]
         by_key = self._by_uniq_key(message_id, report)
         if on_damage is not None or not by_key:  # the message may have been there
-            for damage in self._key_index().damage_beside():
+            for damage in self._key_index().damage_in_gaps():
                 report(damage)
         return [by_key[place] for place in sorted(by_key, key=_in_log_order)]
 
@@ -238,7 +238,7 @@ class MessageLookup(EntryMessages):
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]
         if on_damage is not None:
-            for damage in index.damage_beside():
+            for damage in index.damage_in_gaps():
                 on_damage(damage)
         messages = self._having_key(topic, key, reversed(offsets), begin, end, on_damage)
         newest = {_place(message): message for message in islice(messages, max_messages)}

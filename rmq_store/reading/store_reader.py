@@ -32,7 +32,7 @@ from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.format.queues import Entries, QueueId, QueueSlice
 from rmq_store.format.record import Message
 from rmq_store.format.releases import Dialect, dialect
-from rmq_store.format.topics import is_system_topic, names_of_brokers, topic_of_broker
+from rmq_store.format.topics import cluster_and_broker_names, is_system_topic, topic_of_broker
 from rmq_store.index.query_message import KeyIndex
 from rmq_store.reading.get_message import (
     CompactedGetter,
@@ -321,7 +321,7 @@ class StoreReader:
         with suppress(AccessError):
             declared = self.view.topics.declared
         given = self.config.brokerClusterName, self.own_topic
-        return names_of_brokers(declared).union(given)
+        return cluster_and_broker_names(declared).union(given)
 
     def is_undeclared(self, topic: str) -> bool:
         """Whether topics.json does not have a topic, and a broker that starts neither knows nor creates it.

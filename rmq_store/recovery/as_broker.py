@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers, follow
-from rmq_store.commitlog.log import CommitLog, refuse_unsure_files
+from rmq_store.commitlog.log import CommitLog, refuse_misnamed_or_unreadable
 from rmq_store.commitlog.walk import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
@@ -392,7 +392,7 @@ class BrokerRecovery:
         self.release = release
         self._folders = folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
-        refuse_unsure_files(log)
+        refuse_misnamed_or_unreadable(log)
         self.config = config.with_defaults_of(queue_sizes(folders))
         self.changes = ChangeList(planned=True, read_back=True)
         self.report = RecoveryReport(str(root), "broker", was_closed(root), applied=False)

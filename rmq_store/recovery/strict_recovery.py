@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog, empty_files, refuse_unsure_files
-from rmq_store.commitlog.walk import intact_records_behind, page_rest
+from rmq_store.commitlog.log import CommitLog, empty_files, refuse_misnamed_or_unreadable
+from rmq_store.commitlog.walk import intact_records_behind, page_rest_end
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
@@ -152,7 +152,7 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     front = log.chain.read(log_end, min(log_end + BLANK_SIZE, end))
     if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
         return
-    if not log.chain.is_zero(log_end, end) and page_rest(log, log_end) is None:
+    if not log.chain.is_zero(log_end, end) and page_rest_end(log, log_end) is None:
         raise _unclean(
             segment.path,
             offset=LogOffset(log_end),
@@ -195,7 +195,7 @@ class StrictRecovery:
         folders = commitlog_folders(self.root, self.config)
         size = self.config.mappedFileSizeCommitLog
         log = CommitLog(folders, file_size=size, from_empty=False)
-        refuse_unsure_files(log)
+        refuse_misnamed_or_unreadable(log)
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
             return self.report

@@ -28,8 +28,8 @@ from rmq_store.format.topics import (
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    dead_letter_of,
-    retry_of,
+    dead_letter_origin,
+    retry_origin,
     times_given,
 )
 from rmq_store.reading.store_reader import StoreReader
@@ -165,7 +165,7 @@ def sent_to(store: StoreReader, message: HistoryRecord, topic: str | None) -> bo
         return True
     if not message.topic.startswith(RETRY_PREFIX):
         return False
-    return retry_of(message.topic, properties, store.view.topics.known_names).topic == topic
+    return retry_origin(message.topic, properties, store.view.topics.known_names).topic == topic
 
 
 def _life(store: StoreReader, messages: list[HistoryRecord]) -> MessageHistory:
@@ -207,12 +207,12 @@ def _meaning(store: StoreReader, message: HistoryRecord) -> tuple[str, str]:
         return "given up", "the producer did not answer the broker's checks"
     times = message.reconsume_times
     if message.topic.startswith(RETRY_PREFIX):
-        group, origin = retry_of(message.topic, properties, store.view.topics.known_names)
+        group, origin = retry_origin(message.topic, properties, store.view.topics.known_names)
         if origin is None and "_" in group:
             return "retry", f"attempt {times} of {group}, which is a group or group_topic"
         return "retry", f"attempt {times} of group {group}, from {origin or _UNKNOWN}"
     if message.topic.startswith(DLQ_PREFIX):
-        group, origin = dead_letter_of(message.topic, properties)
+        group, origin = dead_letter_origin(message.topic, properties)
         given = times_given(times, FIRST_POP in properties)
         return "dead", f"of group {group}, from {origin or _UNKNOWN}, after {given} attempts"
     if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:

@@ -30,7 +30,7 @@ from rmq_store.format.topics import (
     RETRY_PREFIX,
     is_group_of_broker,
     is_system_topic,
-    retry_of,
+    retry_origin,
 )
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.store_reader import StoreReader
@@ -68,7 +68,7 @@ def _groups_with_traces(store: StoreReader) -> set[str]:
     groups = set(store.consumer_offsets())
     for topic in store.view.topics.every:
         if topic.startswith(RETRY_PREFIX):
-            groups.add(retry_of(topic, {}, store.view.topics.known_names).group)
+            groups.add(retry_origin(topic, {}, store.view.topics.known_names).group)
         elif topic.startswith(DLQ_PREFIX):
             groups.add(topic.removeprefix(DLQ_PREFIX))
     return groups

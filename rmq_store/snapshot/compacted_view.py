@@ -51,7 +51,7 @@ class ConsumerQueues:
     @cached_property
     def _is_there(self) -> bool:
         """Whether a broker with compaction has used the store; each makes that folder."""
-        return self._view.config.enableCompaction is not False and self._folders.is_there()
+        return self._view.config.enableCompaction is not False and self._folders.has_compacted()
 
     def is_answered(self, topic: str) -> bool:
         """Whether a broker answers pulls of a topic from `compaction/` (DefaultMessageStore#getMessage).
@@ -64,7 +64,7 @@ class ConsumerQueues:
         if not self._is_there:
             return False
         problem = self._view.topics.problem
-        if problem is not None and self._folders.is_there(topic):
+        if problem is not None and self._folders.has_compacted(topic):
             raise CorruptConfigError(
                 problem.path,
                 reason=f"{problem.reason}. So nothing says whether consumers of {topic}, which has files in "
@@ -78,7 +78,7 @@ class ConsumerQueues:
 
     def _warn_of(self, topic: str) -> None:
         """Say once that a topic with files for compaction is read as any other."""
-        if topic not in self._warned_of and self._folders.is_there(topic):
+        if topic not in self._warned_of and self._folders.has_compacted(topic):
             self._warned_of.add(topic)
             LOG.warning(
                 "there is no topics.json, so every message of %s that has not expired is read, as a broker "

@@ -437,7 +437,7 @@ def queue_sizes(folders: QueueFolders, most: int | None = None) -> StoreConfig:
     votes: dict[bool, Counter[tuple[bool, int]]] = {False: Counter(), True: Counter()}
     for queue, batch in folders.listed_in_files().items():
         if most is None or votes[batch].total() < most:
-            chain = folders.files_of(queue, batch=batch).chain
+            chain = folders.files_in_folder(queue, batch=batch).chain
             if chain.segments:
                 votes[batch][len(chain.segments) > 1, chain.file_size] += 1
     return StoreConfig(

@@ -278,7 +278,7 @@ class QueueView:
             listed = self._batch_entries(queue, state, start, stop)
         elif first < last:
             files = self._folders.files(queue)
-            files.note_short(state.file_start, state.file_stop)
+            files.note_few_units(state.file_start, state.file_stop)
             listed = files.entries(first, last)
         else:
             listed = no_entries()

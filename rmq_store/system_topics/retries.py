@@ -10,7 +10,13 @@ from collections.abc import Iterator
 
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import decode_properties, decode_utf8, log_offset_of_id
-from rmq_store.format.topics import DLQ_PREFIX, PROPERTIES, RETRY_PREFIX, dead_letter_of, retry_of
+from rmq_store.format.topics import (
+    DLQ_PREFIX,
+    PROPERTIES,
+    RETRY_PREFIX,
+    dead_letter_origin,
+    retry_origin,
+)
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.system_topic_rows import Row, all_of, rows_of
@@ -64,9 +70,9 @@ def _sent_back(store: StoreReader, prefix: str, on_damage: OnDamage | None) -> I
                 named = {name: row.pop(name) for name in PROPERTIES}
                 properties = {name: value for name, value in named.items() if value is not None}
                 if prefix == RETRY_PREFIX:
-                    back = retry_of(topic, properties, store.view.topics.known_names)
+                    back = retry_origin(topic, properties, store.view.topics.known_names)
                 else:
-                    back = dead_letter_of(topic, properties)
+                    back = dead_letter_origin(topic, properties)
                 yield row | {
                     "consumerGroup": back.group,
                     "originTopic": back.topic,

@@ -110,7 +110,7 @@ def _index(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[
         yield {**_index_row(file), "problem": index.beyond_log(file)}
     for error in index.unreadable:
         yield {"path": error.path, "problem": str(error)}
-    for start, stop in index.unlisted():
+    for start, stop in index.gaps_with_keys():
         yield {
             "beginLogOffset": start,
             "endLogOffset": stop,

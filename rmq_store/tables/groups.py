@@ -13,7 +13,7 @@ from typing import Any
 from rmq_store.config.broker_conf import RetentionPolicy
 from rmq_store.config.consumer_offsets import (
     Committed,
-    claimed_offsets,
+    committed_and_sent_offsets,
     committed_offsets,
     read_delay_file,
 )
@@ -175,7 +175,7 @@ GROUPS = Table(
 
 
 def _offsets(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for kind, name, group, queue, offset in claimed_offsets(store.path):
+    for kind, name, group, queue, offset in committed_and_sent_offsets(store.path):
         yield {
             "kind": kind,
             "file": source_of(store, name)[0],

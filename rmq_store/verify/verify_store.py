@@ -18,7 +18,7 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import MisnamedFile, empty_files, misnamed_files
-from rmq_store.commitlog.walk import Extent, SoundRun, end_now, next_start, page_rest, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, end_now, next_start, page_rest_end, walk
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import (
@@ -511,7 +511,7 @@ def _about_end(
 
     `usual`: those for their kind in a store that was not closed.
     """
-    rest, torn = page_rest(store.log, extent.start), extent.gap is Gap.TORN
+    rest, torn = page_rest_end(store.log, extent.start), extent.gap is Gap.TORN
     stop = extent.stop if rest is None else rest
     if not store.snapshot().closed:
         code, meaning, advice = usual

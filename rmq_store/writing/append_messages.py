@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from rmq_store.arrow.encoding.batch_to_records import (
     LOOPBACK,
-    Places,
+    OffsetProperties,
     Prepared,
     prepare,
-    with_places,
+    with_offset_properties,
 )
 from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.commitlog.log import LogAppender
@@ -101,8 +101,8 @@ class RecordAppender:
     ) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store; `halves`: see `StoreWriter.append_batch`."""
-        assigned = Places(self._config, self._offsets.next_of)
-        placed = with_places(batch, assigned, self._dialect)
+        assigned = OffsetProperties(self._config, self._offsets.next_of)
+        placed = with_offset_properties(batch, assigned, self._dialect)
         prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
             raise InvalidMessageError(

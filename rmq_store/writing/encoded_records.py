@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.arrow.column_values import KeyValues
+from rmq_store.arrow.column_values import KeyPositions
 from rmq_store.arrow.encoding.batch_to_records import Prepared
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
@@ -225,7 +225,7 @@ def facts_of(prepared: Prepared, dialect: Dialect) -> RecordFacts | None:
     return None if keys.other_queues.any() else _facts(prepared, rows, keys, dialect)
 
 
-def _facts(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -> RecordFacts:
+def _facts(prepared: Prepared, rows: slice, keys: KeyPositions, dialect: Dialect) -> RecordFacts:
     code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
     items = items_of(keys, prepared.topics, code, flags, of_tags=dialect.has("tag_items"))
     return RecordFacts(
@@ -241,7 +241,7 @@ def _facts(prepared: Prepared, rows: slice, keys: KeyValues, dialect: Dialect) -
     )
 
 
-def _key_values(prepared: Prepared, rows: slice) -> KeyValues:
+def _key_values(prepared: Prepared, rows: slice) -> KeyPositions:
     ends, stored = buffers(prepared.properties)
     some: Ints = ends[rows.start : rows.stop + 1].astype(np.int64)
-    return KeyValues.of(stored, some[:-1], np.diff(some))
+    return KeyPositions.of(stored, some[:-1], np.diff(some))

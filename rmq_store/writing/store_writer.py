@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from rmq_store.arrow.encoding.batch_to_records import batch_of, store_host_of, was_in_a_store
 from rmq_store.arrow.encoding.checks import of_one_message
-from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_unsure_files
-from rmq_store.commitlog.walk import page_rest
+from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_misnamed_or_unreadable
+from rmq_store.commitlog.walk import page_rest_end
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig, paths_in
 from rmq_store.config.locate import (
     commitlog_folders,
@@ -71,7 +71,7 @@ from rmq_store.writing.flush import Flusher, GroupCommit
 def _clear_page_rest(log: CommitLog, end: int) -> None:
     """Set what a broker left of its buffer after the last record to zero: it would follow ours too."""
     segment = log.chain.segment_at(end)
-    if segment is not None and page_rest(log, end) is not None:
+    if segment is not None and page_rest_end(log, end) is not None:
         for change in cut(segment.path, end - segment.base):
             change.make()
 
@@ -248,7 +248,7 @@ class StoreWriter:
                     LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
             folders = QueueFolders(root, given)
             log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
-            refuse_unsure_files(log)
+            refuse_misnamed_or_unreadable(log)
             snapshot = take_snapshot(log, folders)
             refuse_unclean(log, folders, snapshot)
             known = given.with_defaults_of(geometry_found(log, folders, damaged_index=False))
@@ -493,7 +493,7 @@ class StoreWriter:
 
         def last_of(queue: QueueId) -> int:
             stop = stops.get(queue, 0)
-            last = files.files_of(queue).unit_or_none(stop - 1) if stop else None
+            last = files.files_in_folder(queue).unit_or_none(stop - 1) if stop else None
             return log.store_time_at(*last, queue) or 0 if last else 0
 
         self._records.times_back = back = TimesBack(last_of)

@@ -178,7 +178,7 @@ class Manifest(Journal[WaveBegun, Exported]):
         super().__init__(self.folder / JOURNAL, self.target / LOCK)
 
     def __enter__(self) -> Manifest:
-        with journal.refusals(self.target):
+        with journal.as_access_error(self.target):
             self._refuse_other_content()
         for name in (FOLDER, STAGING, LOCK):
             refuse_links(self.target, name)
@@ -193,7 +193,7 @@ class Manifest(Journal[WaveBegun, Exported]):
 
     def load(self) -> None:
         """Read the manifest, and complete what an interrupted process left."""
-        with journal.refusals(self.target):
+        with journal.as_access_error(self.target):
             self.folder.mkdir(exist_ok=True)
         super().load()
         paths = _wave_files(self.folder)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmq_store.admin.salvage import MovedRecords
+from rmq_store.admin.salvage import RecordMover
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import LOG, ForeignLogError, StoreError, StoreLockedError
@@ -188,7 +188,7 @@ class LocalReplay(ReplayCall):
     def __init__(self, spark: Session, spec: ReplaySpec, journal: ReplayJournal) -> None:
         super().__init__(spark, spec, journal)
         self.refusals: list[str] = []  # those of whole waves
-        self._moved: MovedRecords | None = None
+        self._moved: RecordMover | None = None
 
     def _new_run(self) -> ReplayRun:
         run, to_store = super()._new_run(), self.spec.to_store
@@ -233,12 +233,12 @@ class LocalReplay(ReplayCall):
             opened = open_target(self.current, self.journal, asked, resumed=self.resumed)
         except StoreError:
             if not self.resumed:
-                self.journal.forget()  # nothing was written
+                self.journal.clear_begun()  # nothing was written
             raise
         if state is not None:
-            self._moved = MovedRecords(state, opened)
+            self._moved = RecordMover(state, opened)
             for half in halves:
-                self._moved.learn(*half)
+                self._moved.note_half_message(*half)
         try:
             self._append_all(opened, waves, should_stop)
         except StoreError as error:

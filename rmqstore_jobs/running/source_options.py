@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from rmq_store.cli.command import in_shell_words
-from rmq_store.cli.options import WORDS, Declared, RareOption, joined, option, rare_option, spelled
+from rmq_store.cli.options import (
+    WORDS,
+    Declared,
+    RareOption,
+    joined,
+    option,
+    rare_option,
+    shell_option_name,
+)
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.scan.option_values import flag
@@ -89,7 +97,7 @@ _YES_OR_NO = {"true": "yes", "false": "no"}
 
 def word_of(name: str) -> str:
     """The option of jobs for an option of the source: `minPartitions` is --min-partitions."""
-    return WORDS[name].words[0] if name in WORDS else spelled(name)
+    return WORDS[name].words[0] if name in WORDS else shell_option_name(name)
 
 
 def source_options(names: Sequence[str]) -> dict[str, Declared]:

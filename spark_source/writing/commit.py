@@ -21,7 +21,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders, require_store
 from rmq_store.errors import LOG, InvalidArgumentError, NotAStoreError, TargetExistsError
 from rmq_store.files.durable_files import sync_path
-from rmq_store.files.journal import JournalError, has_content, refusals
+from rmq_store.files.journal import JournalError, as_access_error, has_content
 from rmq_store.files.parallel import one_ahead
 from rmq_store.format.byte_layout import OF_A_ROOT
 from rmq_store.markers import StoreLock, refuse_locked
@@ -56,7 +56,7 @@ def put_in_place(new: Path, target: Path) -> None:
 
     Raises TargetExistsError, and changes nothing, if anything else is there.
     """
-    with refusals(target):
+    with as_access_error(target):
         try:
             new.rename(target)  # replaces an empty folder, and never one with content
         except OSError as error:
@@ -78,7 +78,7 @@ def exchange_folders(new: Path, target: Path, aside: Path) -> None:
     At every moment `target` is the old folder or the new one. Where the file system cannot exchange
     two folders (NFS), `target` is missing for a moment, and the old folder is at `aside`.
     """
-    with refusals(target):
+    with as_access_error(target):
         if not _exchanged(new, target):
             target.rename(aside)
             new.rename(target)
@@ -219,7 +219,7 @@ def _append(
             raise
         done = True
         writer.close(sync=options.flush)
-        journal.forget()
+        journal.clear_begun()
     except Exception as error:
         if not _settled(journal, options, done):
             raise

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_store.errors import LOG, MissingFileError, StoreError, UnsafeNameError
-from rmq_store.files.journal import refusals
+from rmq_store.files.journal import as_access_error
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.format.hashes import crc32
 
@@ -76,7 +76,7 @@ class Staging:
 
     def begin(self, *, commit: bool = False) -> None:
         """Create the folder. `commit`: the commit has begun, by the process with the target's lock."""
-        with refusals(self.path):
+        with as_access_error(self.path):
             self.parent.parent.mkdir(parents=True, exist_ok=True)
             for folder in (self.parent, self.path):
                 folder.mkdir(exist_ok=True)
@@ -104,12 +104,12 @@ class Staging:
             self.begin()
         name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
         written = []
-        with refusals(self.path):
+        with as_access_error(self.path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.fdopen(os.open(self.path / name, flags, 0o644), "wb", buffering=0)
         with file:
             for batch in chain((first,), batches):
-                with refusals(self.path):
+                with as_access_error(self.path):
                     written.append(_written(batch, file))
                 rows += batch.num_rows
         return Part(partition, name, rows, tuple(written))

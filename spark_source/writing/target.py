@@ -13,7 +13,14 @@ from rmq_store.config.locate import refuse_foreign_log
 from rmq_store.config.topics_json import update_topics
 from rmq_store.errors import LOG, InvalidArgumentError, nearest
 from rmq_store.files.durable_files import sync_path
-from rmq_store.files.journal import Journal, JournalError, has_content, now, refusals, refuse_uri
+from rmq_store.files.journal import (
+    Journal,
+    JournalError,
+    as_access_error,
+    has_content,
+    now,
+    refuse_uri,
+)
 from rmq_store.files.remote.uri_filesystem import has_pattern, local_path
 from rmq_store.format.byte_layout import ABORT_FILE, COMMITLOG_DIR, LOCK_FILE
 from rmq_store.format.releases import dialect
@@ -219,7 +226,7 @@ def finish_or_undo(journal: WriteJournal, options: WriteOptions) -> bool:
     LOG.warning("%s: the write begun at %s was interrupted; it is %s", options.path, begun.at, how)
     if begun.kind == APPENDING:
         finish_or_undo_append(begun, options, journal.path)
-        journal.forget()
+        journal.clear_begun()
         return begun.end is not None
     return _settle_replacement(journal, begun, options)
 
@@ -228,9 +235,9 @@ def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptio
     staging, placed = Staging(options.path, begun.write_id), False
     if signature_in(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
         _put_back(staging.old_store, Path(options.path), begun)
-        journal.forget()
+        journal.clear_begun()
     elif not has_content(options.path):
-        journal.forget()  # the store was deleted since
+        journal.clear_begun()  # the store was deleted since
     else:
         _refuse_unknown(staging, begun, options, journal.path)
         sync_path(Path(options.path).parent)  # the journal must not be ahead of the disk
@@ -243,7 +250,7 @@ def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptio
 
 def _put_back(aside: Path, target: Path, begun: Begun) -> None:
     """Undo the first of the two steps that replace a store where there is no exchange."""
-    with refusals(target):
+    with as_access_error(target):
         if not aside.exists():
             return
         if has_content(str(target)):
@@ -316,7 +323,7 @@ def end_of_log(options: WriteOptions) -> int:
 
 def signature_in(lock: Path) -> bytes:
     """The 4 bytes that the last writer of a store left in its lock file; empty without a file."""
-    with refusals(lock):
+    with as_access_error(lock):
         return lock.read_bytes()[:4] if lock.exists() else b""
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from rmq_store.cli.main import COMMANDS
-from rmq_store.cli.table_layout import CUT, Column, Kind, Layout, cut_in_the_middle
+from rmq_store.cli.table_layout import CUT, Column, ColumnKind, Layout, cut_in_the_middle
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, objects, run
@@ -196,8 +196,8 @@ def test_values_show_what_a_column_holds() -> None:
     }
     for kind, columns in kinds.items():
         for cells in columns:
-            assert Column.of("some", cells).kind is Kind(kind)
-    assert Column.of("keys", ["1", "2"], is_text=True).kind is Kind.TEXT
+            assert Column.of("some", cells).kind is ColumnKind(kind)
+    assert Column.of("keys", ["1", "2"], is_text=True).kind is ColumnKind.TEXT
 
 
 @pytest.mark.parametrize("text", ["0123456789", "é" * 30, "\u6f22" * 20, "a\u6f22" * 9])
@@ -232,9 +232,9 @@ def test_a_table_without_a_column_that_is_kept_is_shown() -> None:
     assert layout.lines(["x" * 30])
 
 
-@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.BODY])
-def test_a_column_without_a_name_has_a_cell_for_later_values(kind: Kind) -> None:
-    columns = [Column("", kind, [""], (8, 40)), Column("n", Kind.NUMBER, ["1"])]
+@pytest.mark.parametrize("kind", [ColumnKind.TEXT, ColumnKind.BODY])
+def test_a_column_without_a_name_has_a_cell_for_later_values(kind: ColumnKind) -> None:
+    columns = [Column("", kind, [""], (8, 40)), Column("n", ColumnKind.NUMBER, ["1"])]
     layout = Layout(columns, 4)
     assert layout.header() == ["   n"]
     assert layout.lines(["orders", "2"]) == [f"{CUT}  2"]

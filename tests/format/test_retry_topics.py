@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rmq_store.format.topics import KnownNames, dead_letter_of, retry_of
+from rmq_store.format.topics import KnownNames, dead_letter_origin, retry_origin
 
 TOPICS = frozenset({"orders", "a_b", "b", "%RETRY%g_orders"})
 
@@ -46,7 +46,7 @@ TOPICS = frozenset({"orders", "a_b", "b", "%RETRY%g_orders"})
 def test_group_and_topic_of_a_retry_topic(
     name: str, properties: Mapping[str, str], expected: tuple[str, str | None]
 ) -> None:
-    assert retry_of("%RETRY%" + name, properties, KnownNames(TOPICS)) == expected
+    assert retry_origin("%RETRY%" + name, properties, KnownNames(TOPICS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_the_group_with_offsets_in_the_topic_decides(
     groups: set[str], expected: tuple[str, str | None]
 ) -> None:
     known = KnownNames(TOPICS, {"%RETRY%g_a_b": groups, "%RETRY%x": {"g"}})
-    assert retry_of("%RETRY%g_a_b", {}, known) == expected
+    assert retry_origin("%RETRY%g_a_b", {}, known) == expected
 
 
 def test_a_dead_letter_names_its_group_whole() -> None:
     properties = {"RETRY_TOPIC": "orders", "DLQ_ORIGIN_TOPIC": "payments"}
-    assert dead_letter_of("%DLQ%g_orders", properties) == ("g_orders", "payments")
-    assert dead_letter_of("%DLQ%g+x", {"RETRY_TOPIC": "orders"}) == ("g+x", "orders")
+    assert dead_letter_origin("%DLQ%g_orders", properties) == ("g_orders", "payments")
+    assert dead_letter_origin("%DLQ%g+x", {"RETRY_TOPIC": "orders"}) == ("g+x", "orders")

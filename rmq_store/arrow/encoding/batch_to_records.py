@@ -444,7 +444,7 @@ def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
     return values | {"rawProperties": items + _ITEM_END if ends else items}
 
 
-class Places:
+class OffsetProperties:
     """Assigns queueOffsets while records are built, and sets the properties that hold one. `lmq` holds the
     new ends of LMQ queues (BatchConsumeQueue, LmqDispatch).
 
@@ -466,7 +466,7 @@ class Places:
         self._ends[queue] = at + count
         return at
 
-    def concern(self, raw: bytes, sys_flag: int) -> bool:
+    def are_in(self, raw: bytes, sys_flag: int) -> bool:
         """Whether a record with these properties holds a queueOffset in them."""
         if sys_flag & SysFlag.INNER_BATCH:
             return True
@@ -499,7 +499,9 @@ class Places:
         return str(at)
 
 
-def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.RecordBatch:
+def with_offset_properties(
+    batch: pa.RecordBatch, places: OffsetProperties, dialect: Dialect
+) -> pa.RecordBatch:
     """`batch` with these properties set in `rawProperties`; the batch itself if it has none of them.
 
     Processes rows one by one only in batches that have such properties.
@@ -514,7 +516,7 @@ def with_places(batch: pa.RecordBatch, places: Places, dialect: Dialect) -> pa.R
     ends_last = "rawProperties" in columns or not dialect.has("no_last_separator")
     queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
     for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
-        if places.concern(stored[row], flag):
+        if places.are_in(stored[row], flag):
             raw = places.set(stored[row], flag, queue, enters_queue(flag))
             stored[row] = raw if ends_last else raw.removesuffix(_ITEM_END)
         elif enters_queue(flag):

@@ -109,7 +109,7 @@ class _Following:
         return end
 
     def new_messages(self, **how: Any) -> Iterator[pa.RecordBatch]:
-        """The messages after the last look, in the order of the log. Raises as `LogFollower.after`."""
+        """The messages after the last look, in the order of the log. Raises as `LogFollower.end_after`."""
         from rmq_store.files.segments import again_if_expired
 
         start = self._place.offset

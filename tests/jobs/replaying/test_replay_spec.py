@@ -180,7 +180,7 @@ def test_what_is_recorded_is_what_the_next_process_reads(tmp_path: Path) -> None
         run = journal.record(a_run(), next_log_offset=400, target_end=77, counts={"read": 5})
     with ReplayJournal(tmp_path / "store") as again:
         assert again.begun == run
-        again.forget()
+        again.clear_begun()
     assert names(tmp_path) == []
 
 
