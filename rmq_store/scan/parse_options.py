@@ -270,6 +270,8 @@ def parse_option(option: Option, value: str) -> Any:
     """The typed value of an option. Raises InvalidArgumentError."""
     try:
         return option.parse(reveal(value))
+    except InvalidArgumentError:  # such as of an unknown column
+        raise
     except ValueError as refused:
         raise InvalidArgumentError(
             reason=spoken(f"option {option.name!r} {refused}"),

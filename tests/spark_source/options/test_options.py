@@ -116,6 +116,12 @@ def test_a_bad_value_is_refused_by_name(name: str, value: str, message: str) -> 
     assert "RMQSTORE_INVALID_ARGUMENT" in str(refused.value)
 
 
+def test_an_unknown_column_is_refused_as_by_the_library() -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        parse_options({"path": "/data/store", "columns": "topc"})
+    assert str(refused.value).startswith("[RMQSTORE_INVALID_ARGUMENT] unknown column 'topc'. ")
+
+
 def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InvalidArgumentError, match="Did you mean 'includeSystemTopics'"):
         parsed(includesystemtopic="true")
