@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
-from rmq_store.arrow.property_columns import number_array, numbers, numbers_of
+from rmq_store.arrow.property_columns import numbers
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.config.broker_conf import StoreConfig
@@ -127,8 +127,7 @@ def numbered_queues(names: Sequence[str], codes: Ints, queue_ids: Ints) -> tuple
 
     `codes`: the place of each record's topic in `names`.
     """
-    encoded = number_array(codes << 32 | (queue_ids & 0xFFFFFFFF)).dictionary_encode()
-    keys, queue = numbers_of(encoded.dictionary, np.int64), numbers_of(encoded.indices, np.int32)
+    keys, queue = np.unique(codes << 32 | (queue_ids & 0xFFFFFFFF), return_inverse=True)
     topics = [names[code] for code in (keys >> 32).tolist()]
     ids = keys.astype(np.int32).tolist()  # the lower half, with its sign
     return Queues(map(QueueId, topics, ids)), queue.astype(np.int64)
