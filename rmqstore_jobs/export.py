@@ -111,6 +111,11 @@ def check_spec(spec: ExportSpec) -> None:
         f"format {spec.format} has the bytes of bodies, whatever their charset",
         f"Leave --charset out, or give --format {' or '.join(TEXT_FORMATS)}, or --body text",
     )
+    refuse_if(
+        spec.format == DELTA and spec.options.get("verifyQueue", "").lower() == "true",
+        "verifyQueue is not for --format delta, which would read the whole log with every wave",
+        "Leave it out: --verify verifies the store first",
+    )
     refuse_uri(spec.target)
     source, target = Path(spec.store).resolve(), Path(spec.target).resolve()
     if source == target or source in target.parents or target in source.parents:

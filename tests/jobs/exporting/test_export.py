@@ -419,6 +419,15 @@ def test_folders_of_any_topic_are_those_that_spark_writes_and_reads(
     assert theirs == {folder_of((topic, date(2026, 11, 21))) for topic in topics}
 
 
+def test_delta_with_verify_queue_is_refused(
+    clean: GoldenStore, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [clean.path, "--to", str(target), "--format", "delta", "--verify-queue"]
+    assert main(words) == EXIT_REFUSED
+    assert "--verify verifies the store first" in capsys.readouterr().err
+    assert not target.exists()
+
+
 def test_a_uri_is_refused_and_does_not_become_a_folder(
     clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
