@@ -363,7 +363,7 @@ def _offset(
     what = f"offset {offset} of queue {queue.queue_id} of topic {queue.topic!r}"
     if not selection.fail_on_data_loss:
         LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
-        return offset
+        return min(offset, limits[1])
     kind = DataLossError if offset < limits[0] else InvalidArgumentError
     raise kind(
         store.path,

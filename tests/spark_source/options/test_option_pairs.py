@@ -243,11 +243,12 @@ def test_an_offset_that_is_not_there_fails_as_what_it_is(golden: Golden) -> None
     first = min(one.offset or 0 for one in expected({"b": store}, {}) if one.queue == tuple(queue))
     assert first > 0
     early = json.dumps({"orders": {number: first - 1}})
-    late = json.dumps({"orders": {number: 10**9}})
+    late, latest = (json.dumps({"orders": {number: offset}}) for offset in (10**9, -1))
     for given, kind in (
         ({"startingOffsets": early}, DataLossError),
         ({"endingOffsets": early}, DataLossError),
         ({"startingOffsets": late}, InvalidArgumentError),
+        ({"startingOffsets": late, "endingOffsets": latest}, InvalidArgumentError),
         ({"endingOffsets": late}, InvalidArgumentError),
     ):
         asked = {"subscribe": "orders", **given}
