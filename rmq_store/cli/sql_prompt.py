@@ -131,10 +131,9 @@ class Prompt:
 
         def complete(typed: str, number: int) -> str | None:
             if number == 0:
-                words = dict.fromkeys(self._words(readline.get_line_buffer()))
                 matching[:] = [
                     word.upper() if typed.isupper() and word.islower() else word
-                    for word in words
+                    for word in dict.fromkeys(self._words(readline.get_line_buffer()))
                     if word.lower().startswith(typed.lower())
                 ]
             return matching[number] if number < len(matching) else None

@@ -126,15 +126,14 @@ class _Look:
         self, store: StoreReader, share: Share, on_damage: Callable[[StoreError], None]
     ) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
         """The messages of a share as rows of _SCHEMA, and the hash of each."""
-        batches = store.read_slices(
+        for batch in store.read_slices(
             share,
             columns=_READ,
             compacted=False,
             unwrap_batches=True,
             check_ends=False,
             on_damage=on_damage if self.skips else None,
-        )
-        for batch in batches:
+        ):
             yield _hashed(batch)
 
 
@@ -208,8 +207,7 @@ def diff_messages(
         engine = engine or processes_for(store)
         sums.append(ask(adding, source, engine, progress=progress))
         opening = store.opening  # what it saw to be missing at the ends of the queues
-        lost_ends = opening.errors(opening.ends_in(_ranges(store, wanted)))
-        for error in [*sums[-1].damage, *lost_ends]:
+        for error in [*sums[-1].damage, *opening.errors(opening.ends_in(_ranges(store, wanted)))]:
             if on_damage is None:
                 raise error
             on_damage(error)
@@ -323,8 +321,7 @@ def _by_topic(differing: pa.Table) -> Iterator[tuple[str, int, int, int]]:
         }
     )
     names = (FIRST, SECOND, DIFFERENT)
-    summed = counts.group_by("topic").aggregate([(name, "sum") for name in names])
-    for row in summed.to_pylist():
+    for row in counts.group_by("topic").aggregate([(name, "sum") for name in names]).to_pylist():
         yield row["topic"], *(row[f"{name}_sum"] for name in names)
 
 

@@ -87,8 +87,7 @@ class UsageAnswer:
 
     def changes(self) -> dict[date, int]:
         """The change in bytes from the day before, of each day but the first."""
-        days = sorted(self._days())
-        return {day: size - before for (_, before), (day, size) in pairwise(days)}
+        return {day: size - before for (_, before), (day, size) in pairwise(sorted(self._days()))}
 
     def growth(self) -> tuple[int, int] | None:
         """The number of days, at most a week, and their mean bytes; None without one.
@@ -163,8 +162,7 @@ def _large_messages(store: StoreReader, part: QueueSlice, count: int) -> Iterato
         return
     steps = queue_offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
     for start in steps:
-        stop = min(start + steps.step, part.stop)
-        entries = store.entries(part.queue, start, stop)
+        entries = store.entries(part.queue, start, min(start + steps.step, part.stop))
         entries = entries.take(entries.points_to_record & (entries.offset >= start))
         yield from _largest_of(part, entries, count)
 

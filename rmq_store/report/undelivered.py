@@ -69,8 +69,7 @@ def scheduled(inquiry: Inquiry) -> Section:
     if not states.total():
         return replace(section, about=f"None is waiting.{others}", remarks=lost)
     unlisted = not_listed(states.total(), _LISTED)
-    trace = partial(_trace, inquiry)
-    grid = listing("scheduled-messages", "", _SCHEDULED, rows, unlisted, trace)
+    grid = listing("scheduled-messages", "", _SCHEDULED, rows, unlisted, partial(_trace, inquiry))
     said = f"{overdue:,} scheduled messages were due before the newest record and are not delivered"
     look = inquiry.command("scheduled", "--state", OVERDUE)
     about = f"{_states(states)}. A message is overdue if it was due before the newest record of the log."

@@ -89,8 +89,7 @@ def print_lag(
         rows = TABLES["groups"].of_rows(opened.broker_name, furthest)
     if by_group:
         totals, texts = found.by_group()[:top], ("consumerGroup", "topic")
-        columns = _popped_where_some(_TOTALS, totals)
-        out.rows(totals, columns, texts=texts, kept=(*texts, "lag"))
+        out.rows(totals, _popped_where_some(_TOTALS, totals), texts=texts, kept=(*texts, "lag"))
     else:
         out.table([rows], _popped_where_some(_ROW, furthest), kept=_KEPT)
     note(found.summary())

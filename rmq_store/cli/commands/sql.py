@@ -127,8 +127,7 @@ def sql(
         )
 
         def run(statement: str, is_listed: bool) -> int | None:
-            how = replace(form, is_listed=is_listed)
-            return _run(database, statement, how, parquet, explain)
+            return _run(database, statement, replace(form, is_listed=is_listed), parquet, explain)
 
         if text is None:
             from rmq_store.cli.sql_prompt import Prompt

@@ -192,8 +192,7 @@ def _print(
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, reading(name, opened) as progress:
-            every = TABLES[name].rows(opened, on_damage=damage.handler)
-            rows = _Rows(every, given, hidden)
+            rows = _Rows(TABLES[name].rows(opened, on_damage=damage.handler), given, hidden)
             found = islice(rows, how.limit)
             first = list(islice(found, 1))
             if not first and not damage.count:

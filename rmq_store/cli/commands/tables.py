@@ -252,11 +252,10 @@ def usage(
         return lacks_some
     groups = _groups(found, by, top)
     changes = ["change"] if by == _DAY else []
-    cells = _cells(found, groups, by, zone_of_days, whole=top is None and ranges is None)
     out.rows(
         ({**row, _HOUR: shown_time(row[_HOUR])} if row.get(_HOUR) else row for row in groups),
         [*_BY[by], "messages", "bytes", "of the log", *changes],
-        cells,
+        _cells(found, groups, by, zone_of_days, whole=top is None and ranges is None),
     )
     growth = found.growth() if by == _DAY and not out.as_json else None
     if growth is not None:
