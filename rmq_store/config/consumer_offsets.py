@@ -64,8 +64,7 @@ def committed_and_sent_offsets(store: str | os.PathLike[str]) -> Iterator[Commit
     yield from _offsets_in(store)
     for order in given_in_order(store):
         if order.offsets:
-            after = max(order.offsets) + 1
-            yield Committed(POPPED, order.file, order.group, order.queue, after)
+            yield Committed(POPPED, order.file, order.group, order.queue, max(order.offsets) + 1)
 
 
 def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:

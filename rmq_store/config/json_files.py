@@ -383,12 +383,10 @@ def refuse_odd_version(path: Path, version: Any, *, optional: bool = False) -> N
     """
     if optional and version in (None, ""):
         return
-    numbers = ("counter", "stateVersion", "timestamp")
-    odd = not isinstance(version, dict) or any(
+    if not isinstance(version, dict) or any(
         version.get(name) not in (None, True, False) and whole_number(version[name], 63) is None
-        for name in numbers
-    )
-    if odd:
+        for name in ("counter", "stateVersion", "timestamp")
+    ):
         raise CorruptConfigError(
             path,
             reason="dataVersion is not an object with numbers",

@@ -339,8 +339,7 @@ def _is_store(folder: Path) -> bool:
 
 
 def _store_above(root: Path) -> Path | None:
-    absolute = root.absolute()
-    return next((folder for folder in list(absolute.parents)[:4] if _is_store(folder)), None)
+    return next((folder for folder in list(root.absolute().parents)[:4] if _is_store(folder)), None)
 
 
 def _store_below(root: Path, like: str = "") -> Path | None:

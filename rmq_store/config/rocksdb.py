@@ -96,8 +96,7 @@ def _databases(root: Path, name: str) -> list[Path]:
     """The databases with what a JSON file holds. One of version 2 stands for all."""
     if name not in _KINDS:
         return []
-    folders = (_VERSION_2, _ONE_FOR_ALL, _KINDS[name].folder)
-    databases = had_databases(root / CONFIG_DIR, folders)
+    databases = had_databases(root / CONFIG_DIR, (_VERSION_2, _ONE_FOR_ALL, _KINDS[name].folder))
     return [database for database in databases if database.name == _VERSION_2] or databases
 
 

@@ -131,8 +131,7 @@ def entry_text(of: str, content: Mapping[str, Any]) -> str:
 
     A path that is not UTF-8 comes back as it is.
     """
-    whole = {"format": FORMAT, "journal": of, **content}
-    return json_text(whole, default=asdict)
+    return json_text({"format": FORMAT, "journal": of, **content}, default=asdict)
 
 
 def read_entry(

@@ -273,8 +273,7 @@ def _opened(aside: str, families: Sequence[str]) -> tuple[tuple[Any, list[str]] 
     """The database and the families that it has, or why it cannot be opened."""
     from rocksdict import AccessType, Rdict
 
-    names = os.listdir(aside)
-    logs = [name for name in names if name.startswith(_MANIFEST) or name.endswith(_LOG)]
+    logs = [name for name in os.listdir(aside) if name.startswith(_MANIFEST) or name.endswith(_LOG)]
     odd = next(filter(None, (_odd_record(os.path.join(aside, name)) for name in logs)), None)
     if odd is not None:
         return None, odd

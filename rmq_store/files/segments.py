@@ -162,10 +162,9 @@ def infer_file_size(segments: Sequence[SegmentFile]) -> int:
 
 def _names_that_fit(bases: Sequence[int], size: int) -> int:
     """How many names are multiples of `size` and leave room for a file of it."""
-    after = (*bases[1:], bases[-1] + size)
     return sum(
         base % size == 0 and following - base >= size
-        for base, following in zip(bases, after, strict=True)
+        for base, following in zip(bases, (*bases[1:], bases[-1] + size), strict=True)
     )
 
 

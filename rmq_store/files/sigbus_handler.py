@@ -129,8 +129,7 @@ def _replace(library: Any, address: int) -> bool:
     for guarded in list(_mapped.values()):
         if guarded.start <= address < guarded.start + guarded.length:
             length = -(-(guarded.start + guarded.length - page) // mmap.PAGESIZE) * mmap.PAGESIZE
-            flags = _ANONYMOUS | _MAP_FIXED
-            if library.mmap(page, length, mmap.PROT_READ, flags, -1, 0) != page:
+            if library.mmap(page, length, mmap.PROT_READ, _ANONYMOUS | _MAP_FIXED, -1, 0) != page:
                 return False
             start = max(0, page - guarded.start)
             guarded.fault = start if guarded.fault is None else min(start, guarded.fault)

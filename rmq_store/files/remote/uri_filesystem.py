@@ -201,10 +201,9 @@ def _names(fs: Any, folder: str, part: str) -> list[str]:
 
     if not has_pattern(part):
         return [part] if _is_folder(fs, f"{folder}/{part}") else []
-    infos = fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
     return [
         info.base_name
-        for info in infos
+        for info in fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
         if info.type == pafs.FileType.Directory
         and fnmatchcase(info.base_name, part)
         and (part.startswith(".") or not info.base_name.startswith("."))
