@@ -41,8 +41,7 @@ def slices_with_crcs(source: Bytes, starts: Ints, lengths: Ints) -> tuple[pa.Arr
     """As `slices`, binary, and the CRC-32 of each slice, from one pass over them."""
     data, ends = room_for(int(lengths.sum()), len(starts))
     crcs = np.empty(len(starts), dtype=np.int64)
-    places = (_whole(starts).data, _whole(lengths).data)
-    of = (crc32, CRC32_IN_C, source.data, *places)
+    of = (crc32, CRC32_IN_C, source.data, _whole(starts).data, _whole(lengths).data)
     checksums.of_copies(*of, data.data, ends.data, crcs.data)
     return string_array(data, ends, _BINARY), crcs
 
@@ -190,10 +189,9 @@ def find_properties(raw: Bytes, at: Ints, length: Ints) -> tuple[Ints, bool]:
     """
     room = _Room(raw, at, length)
     values = np.empty((len(at), PLACES), dtype=np.int64)
-    other = property_items.look(
+    return values, not property_items.look(
         *room.strings, values.reshape(-1).data, room.places, room.items.data
     )
-    return values, not other
 
 
 def numbers(raw: Bytes, at: Ints, length: Ints, name: str, otherwise: Ints) -> Ints:

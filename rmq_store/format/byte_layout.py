@@ -228,9 +228,8 @@ class Columns:
 
     def take(self: Some, rows: Any) -> Some:
         """Some of the rows: a mask, an index array or a slice."""
-        values = self.columns()
         return type(self)(
-            *[value[rows] if isinstance(value, np.ndarray) else value for value in values]
+            *[value[rows] if isinstance(value, np.ndarray) else value for value in self.columns()]
         )
 
     def extended(self, kind: type[Some], **more: Any) -> Some:

@@ -304,8 +304,7 @@ def _refuse(fault: str, fields: Mapping[str, int], path: str | None, log_offset:
     lengths = ", ".join(f"{name} length {fields[f'{name}_length']}" for name in before)
     if fault == "sum":
         what = f"total size {size} is not the sum of its fields, with {lengths}: total size"
-        end = fields["properties_at"] + fields["properties_length"]
-        _fail(path, log_offset, what, end, size)
+        _fail(path, log_offset, what, fields["properties_at"] + fields["properties_length"], size)
     behind = f", behind {lengths}" if lengths else ""
     length, room = fields[f"{fault}_length"], size - fields[f"{fault}_at"]
     if room < 0:
@@ -339,8 +338,7 @@ def crc_item(value: int) -> bytes:
 def record_crc_of(properties: bytes) -> int | None:
     """The record CRC at the end of the properties, or None (MessageDecoder#createCrc32)."""
     places = np.array([0, len(properties), 0], dtype=np.int64).data
-    raw = memoryview(properties)
-    if not checksums.stored_in_records(raw, places[:1], places[1:2], places[2:]):
+    if not checksums.stored_in_records(memoryview(properties), places[:1], places[1:2], places[2:]):
         return None
     return int(places[2])
 

@@ -135,8 +135,7 @@ def _first_difference(
 
 def _end_of_hole(at: int, stop: int, *logs: CommitLog) -> int:
     """Where a range that neither log has in a file ends in one of them, at most `stop`."""
-    later = (segment.base for log in logs for segment in log.chain.segments_from(at))
-    return min(stop, *later)
+    return min(stop, *(segment.base for log in logs for segment in log.chain.segments_from(at)))
 
 
 def _first_unequal(one: Bytes, other: Bytes) -> int | None:
@@ -165,8 +164,7 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
     segment = log.chain.segment_at(place)
     if segment is None:
         return _Piece(place, place, Gap.MISSING.value)
-    start = max(segment.base, log.start)
-    for piece in walk(log, start, place + 1):
+    for piece in walk(log, max(segment.base, log.start), place + 1):
         if isinstance(piece, Extent):
             if piece.stop > place:
                 nothing = piece.gap in WITHIN_THE_LOG

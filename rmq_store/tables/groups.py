@@ -117,8 +117,7 @@ def _deleted_from(store: StoreReader, place: int, now: int) -> int | None:
         return None
     try:
         policy = RetentionPolicy.of(store.config)
-        written = os.stat(segment.path).st_mtime_ns // 1_000_000
-        moment = policy.goes_at(written, now)
+        moment = policy.goes_at(os.stat(segment.path).st_mtime_ns // 1_000_000, now)
     except (OSError, OverflowError, InvalidArgumentError):
         return None
     return None if moment is None or moment > LATEST_MS else moment

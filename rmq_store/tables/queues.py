@@ -210,10 +210,9 @@ def _damage(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator
 
     met: list[StoreError] = []
     wanted = all_ranges(store) if ranges is None else ranges
-    batches = store.read_slices(
+    for _ in store.read_slices(
         wanted, columns=("commitLogOffset", "body"), compacted=False, on_damage=met.append
-    )
-    for _ in batches:
+    ):
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)

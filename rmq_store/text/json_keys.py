@@ -30,8 +30,7 @@ def as_json_object(report: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        named = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {camel_case(name): _plain(item) for name, item in named.items()}
+        return {camel_case(one.name): _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

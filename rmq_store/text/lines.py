@@ -59,8 +59,7 @@ def json_lines(batch: pa.RecordBatch, charset: str = UTF8) -> bytes:
         pieces.append(_json_values(column))
         if encoded is not None:
             key, values = _key(name + BASE64_SUFFIX), _quoted(encoded)
-            second = pc.binary_join_element_wise(key, values, _EMPTY)
-            pieces.append(second.fill_null(_EMPTY))
+            pieces.append(pc.binary_join_element_wise(key, values, _EMPTY).fill_null(_EMPTY))
     return _joined([*pieces, pa.scalar("}\n", pa.string())])
 
 

@@ -153,8 +153,7 @@ def why_not_ms(number: int) -> tuple[str, ...] | None:
 
 
 def _iso_of(ms: int) -> str:
-    at = _EPOCH + timedelta(milliseconds=ms)
-    return in_utc(at, "milliseconds" if ms % 1000 else "seconds")
+    return in_utc(_EPOCH + timedelta(milliseconds=ms), "milliseconds" if ms % 1000 else "seconds")
 
 
 def in_utc(at: datetime, digits: str = "milliseconds") -> str:

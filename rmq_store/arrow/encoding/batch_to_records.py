@@ -485,8 +485,7 @@ class OffsetProperties:
             return raw
         if self._assigns or Property.INNER_MULTI_QUEUE_OFFSET in properties:
             names = properties[Property.INNER_MULTI_DISPATCH].split(MULTI_DISPATCH_SEPARATOR)
-            offsets = [self._lmq_offset(name) for name in names]
-            joined = MULTI_DISPATCH_SEPARATOR.join(offsets)
+            joined = MULTI_DISPATCH_SEPARATOR.join([self._lmq_offset(name) for name in names])
             raw = _with(raw, Property.INNER_MULTI_QUEUE_OFFSET, joined)
         return raw
 
