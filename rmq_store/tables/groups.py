@@ -111,9 +111,8 @@ def _lag(store: StoreReader, queue: QueueId, offset: int, counted: int, now: int
 
 def _deleted_from(store: StoreReader, place: int, now: int) -> int | None:
     """When retention may delete the log file of a place (ms); None for the last file, and if unknown."""
-    segments = store.log.chain.segments
     segment = store.log.chain.segment_at(place)
-    if segment is None or segment == segments[-1] or not store.log.chain.cost.grows:
+    if segment is None or segment == store.log.chain.segments[-1] or not store.log.chain.cost.grows:
         return None
     try:
         policy = RetentionPolicy.of(store.config)

@@ -54,9 +54,8 @@ def files_opened(store: StoreReader, slices: Sequence[QueueSlice], *, with_log: 
 def log_files_between(store: StoreReader, start: int | None, stop: int | None) -> list[str]:
     """The log files with a part of [start, stop). None means the log's start or end."""
     log_start, log_end = store.log_range()
-    first = log_start if start is None else start
     last = log_end if stop is None else stop
-    segments = store.log.chain.segments_from(first)
+    segments = store.log.chain.segments_from(log_start if start is None else start)
     return [shown_path(segment.path) for segment in segments if segment.base < last]
 
 

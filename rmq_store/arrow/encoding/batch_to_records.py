@@ -277,7 +277,6 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         if name not in batch.schema.names:
             raise InvalidMessageError(reason=f"the batch lacks the column {name!r}")
         _refuse_null(batch.column(name), name)
-    kinds = {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
     columns = {name: batch.column(name) for name in batch.schema.names}
     given = columns.get("properties")
     if given is not None and pa.types.is_null(given.type):
@@ -286,7 +285,7 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         raise InvalidMessageError(
             reason="column properties has the wrong type", expected=PROPERTIES, actual=given.type
         )
-    for name, kind in kinds.items():
+    for name, kind in {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}.items():
         if columns[name].type != kind:
             columns[name] = cast_to(columns[name], kind, name)
     return columns
