@@ -16,7 +16,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmq_store.config.rocksdb import Kept, counter_of, names_in_databases, read_database
 from rmq_store.config.without_file import advice_on_broken
-from rmq_store.errors import LOG, CorruptConfigError, MissingFileError, from_os_error, shown_path
+from rmq_store.errors import (
+    LOG,
+    CorruptConfigError,
+    MissingFileError,
+    OsErrorsOf,
+    from_os_error,
+    shown_path,
+)
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
 from rmq_store.format.byte_layout import CONFIG_DIR
 
@@ -410,11 +417,9 @@ def write_config_json(
     """
     path = Path(store) / CONFIG_DIR / name
     kept = "damaged" if _read_one(path, decode)[0] is None else "bak"
-    try:
+    with OsErrorsOf(path, "writing"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text, old=f"{path}.{kept}" if is_there(path) else None)
-    except OSError as error:
-        raise from_os_error(path, error, "writing") from error
 
 
 def to_fastjson(value: Any, indent: str = "") -> str:

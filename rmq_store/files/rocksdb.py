@@ -19,7 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from rmq_store.errors import AccessError, StoreError, UnsupportedStoreError, from_os_error
+from rmq_store.errors import (
+    AccessError,
+    OsErrorsOf,
+    StoreError,
+    UnsupportedStoreError,
+    from_os_error,
+)
 from rmq_store.files.durable_files import sync_folder
 from rmq_store.files.remote.remote_store import shadow_of
 
@@ -262,10 +268,8 @@ def _copy(folder: str, *, hold: bool) -> Iterator[tuple[str, str]]:
         raise from_os_error(tempfile.gettempdir(), error, "making a temporary folder") from error
     with ExitStack() as held:
         held.callback(shutil.rmtree, aside, ignore_errors=True)
-        try:
+        with OsErrorsOf(folder, "reading the database"):
             lost = _put_files(folder, aside, held if hold else None)
-        except OSError as error:
-            raise from_os_error(folder, error, "reading the database") from error
         yield aside, lost
 
 
@@ -378,16 +382,13 @@ def _is_list(name: str) -> bool:
 def _versions(folder: str) -> dict[str, tuple[int, int]]:
     """The files of a database: inode, and size of those that do not grow."""
     versions = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    continue
-                versions[entry.name] = status.st_ino, status.st_size
-    except OSError as error:
-        raise from_os_error(folder, error, "listing the files of the database") from error
+    with OsErrorsOf(folder, "listing the files of the database"), os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue
+            versions[entry.name] = status.st_ino, status.st_size
     return versions
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_store.errors import FileOffset, MissingFileError, Place, from_os_error
+from rmq_store.errors import FileOffset, MissingFileError, OsErrorsOf, Place
 from rmq_store.files.durable_files import own, sync_path
 from rmq_store.files.parallel import side_by_side
 from rmq_store.files.remote.remote_store import shadow_of
@@ -263,15 +263,12 @@ class OpenFiles:
     def write(self, path: Path, size: int, at: int, data: Any) -> None:
         """Write `data` at byte `at` of a file; creates a missing file with `size` bytes."""
         view = memoryview(data).cast("B")
-        try:
-            with self._lock:
-                fd = self._open(path, size)
-                self._dirty[path] = self._dirty.get(path, 0) + len(view)
-                while len(view):
-                    done = os.pwrite(fd, view, at)
-                    view, at = view[done:], at + done
-        except OSError as error:
-            raise from_os_error(path, error, "writing") from error
+        with OsErrorsOf(path, "writing"), self._lock:
+            fd = self._open(path, size)
+            self._dirty[path] = self._dirty.get(path, 0) + len(view)
+            while len(view):
+                done = os.pwrite(fd, view, at)
+                view, at = view[done:], at + done
 
     def _open(self, path: Path, size: int) -> int:
         fd = self._fds.pop(path, None)

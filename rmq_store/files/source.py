@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from rmq_store.errors import AccessError, DataLossError, from_os_error, shown_path
+from rmq_store.errors import AccessError, DataLossError, OsErrorsOf, from_os_error, shown_path
 from rmq_store.files.remote.remote_store import (
     KEPT_BYTES,
     Held,
@@ -209,11 +209,9 @@ class LocalFile(ReadableFile):
         self._segment, self._all_guarded = segment, guarded
         self._mapped: Bytes | None = None
         self._guarded: Guarded | None = None
-        try:
+        with OsErrorsOf(segment.path, "opening"):
             # A FIFO that has taken its place does not make the caller wait.
             self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise from_os_error(segment.path, error, "opening") from error
 
     def __del__(self) -> None:
         if self._fd >= 0:
