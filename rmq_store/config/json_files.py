@@ -25,6 +25,7 @@ from rmq_store.errors import (
     shown_path,
 )
 from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
+from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import CONFIG_DIR
 
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.
@@ -194,12 +195,7 @@ def config_names(store: str | os.PathLike[str]) -> list[str]:
     """
     folder = Path(store) / CONFIG_DIR
     is_there(folder / ".bak")
-    try:
-        names = {name.removesuffix(".bak") for name in os.listdir(folder)}
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise from_os_error(folder, error, "listing files") from error
+    names = {entry.name.removesuffix(".bak") for entry in entries_of(folder, "listing files")}
     kept = names_in_databases(Path(store))
     return sorted({*kept, *(name for name in names if name.endswith(".json"))})
 

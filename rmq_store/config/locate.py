@@ -35,7 +35,7 @@ from rmq_store.files.remote.uri_filesystem import (
     real_path,
 )
 from rmq_store.files.safe_paths import refuse_link
-from rmq_store.files.segments import SegmentFile, list_segments
+from rmq_store.files.segments import SegmentFile, entries_of, list_segments
 from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -206,13 +206,8 @@ def refuse_linked_queues(root: Path) -> None:
 
 
 def _listed(folder: str | Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise from_os_error(folder, error, "listing queues") from error
+    entries = entries_of(folder, "listing queues", NotADirectoryError)
+    return [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
 
 
 def _own_log_folder(root: Path, folder: Path, mine: list[Path]) -> str | None:
