@@ -200,8 +200,7 @@ class ListedEntries(Entries):
     @property
     def queue_id(self) -> Numbers:
         """The queueId of each entry."""
-        ids: Numbers = self.queues.queue_ids[self.queue]
-        return ids
+        return self.queues.queue_ids[self.queue]
 
     def queue_of(self, row: int) -> QueueId:
         """The queue of one entry."""
@@ -214,8 +213,7 @@ class ListedEntries(Entries):
     def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
         """A mask of the entries of some topics."""
         wanted = np.array([queue.topic in topics for queue in self.queues], dtype=bool)
-        mask: npt.NDArray[np.bool_] = wanted[self.queue]
-        return mask
+        return wanted[self.queue]
 
     def by_queue(self, rows: Ints | None = None) -> Iterator[tuple[QueueId, Ints]]:
         """Each queue with entries, and the rows of those, in order; only some `rows` if given."""

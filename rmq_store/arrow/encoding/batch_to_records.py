@@ -96,8 +96,7 @@ class Hosts:
 
     def rows_v6(self) -> Mask:
         """Mask of the messages with an IPv6 host."""
-        rows: npt.NDArray[np.bool_] = self.is_v6[self.code]
-        return rows
+        return self.is_v6[self.code]
 
 
 @dataclass(slots=True)
@@ -127,14 +126,12 @@ class Prepared:
     @property
     def sys_flag(self) -> Numbers:
         """The sysFlag of every message."""
-        flags: npt.NDArray[np.int32] = self.numbers["sysFlag"]
-        return flags
+        return self.numbers["sysFlag"]
 
     @property
     def store_timestamp(self) -> Ints:
         """The given store time of every message in ms; 0: the store assigns it."""
-        times: Ints = self.numbers["storeTimestamp"]
-        return times
+        return self.numbers["storeTimestamp"]
 
     @property
     def counts(self) -> Ints:
