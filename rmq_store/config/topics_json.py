@@ -118,11 +118,6 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     return {topic: settings for topic, settings in topics.items() if settings is not None}
 
 
-def _number(value: Any) -> int | None:
-    """A number of 32 bits; None if it is none."""
-    return whole_number(int(value) if isinstance(value, bool) else value, 31, _TEXT)
-
-
 def _settings(settings: Any) -> dict[str, Any] | None:
     """The settings of a topic: an object with numbers of 32 bits and attributes where they belong.
 
@@ -140,7 +135,7 @@ def _settings(settings: Any) -> dict[str, Any] | None:
         value = settings.get(name)
         if value is None or (type(value) is int and -_LIMIT <= value < _LIMIT):
             continue
-        read[name] = _number(value)
+        read[name] = whole_number(int(value) if isinstance(value, bool) else value, 31, _TEXT)
     return None if None in read.values() else {**settings, **read}
 
 

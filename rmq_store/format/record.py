@@ -115,7 +115,7 @@ def parse_host(text: str) -> bytes:
 
 
 def message_id(store_host: bytes, log_offset: int) -> str:
-    """offsetMsgId of a record: 32 hex digits with an IPv4 storeHost, 56 with IPv6."""
+    """offsetMsgId (MessageDecoder#createMessageId): 32 hex digits with an IPv4 storeHost, 56 with IPv6."""
     return (store_host + log_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
@@ -186,10 +186,6 @@ class Record:
             + len(self.topic)
             + len(self.properties)
         )
-
-    def offset_msg_id(self) -> str:
-        """offsetMsgId (MessageDecoder#createMessageId): storeHost and log offset in hex."""
-        return message_id(self.store_host, self.physical_offset)
 
 
 def host_size(sys_flag: int, v6_bit: int) -> int:
@@ -403,7 +399,7 @@ def to_message(
         tags=properties.get(Property.TAGS),
         keys=properties.get(Property.KEYS),
         uniq_key=properties.get(Property.UNIQ_KEY),
-        msg_id=record.offset_msg_id(),
+        msg_id=message_id(record.store_host, record.physical_offset),
         flag=record.flag,
         sys_flag=record.sys_flag,
         born_timestamp=record.born_timestamp,

@@ -96,13 +96,6 @@ class Sums:
     topics: Counter[str] = field(default_factory=Counter)
     damage: list[StoreError] = field(default_factory=list)
 
-    def add(self, other: Sums) -> None:
-        """Add those of another part of the store."""
-        self.hashes += other.hashes
-        self.counts += other.counts
-        self.topics += other.topics
-        self.damage += other.damage
-
 
 @dataclass(frozen=True, slots=True)
 class _Look:
@@ -157,7 +150,10 @@ class SumsQuestion(_Look):
         """The sums of the whole store."""
         whole = Sums()
         for part in parts:
-            whole.add(part)
+            whole.hashes += part.hashes
+            whole.counts += part.counts
+            whole.topics += part.topics
+            whole.damage += part.damage
         return whole
 
 

@@ -133,16 +133,12 @@ def _shown(row: Row, widths: Mapping[str, int], names: Collection[str]) -> Row:
     }
     for name, value in shown.items():
         if isinstance(value, str):
-            shown[name] = _text(value, path=name in PATHS)
+            text = shown_path(value) if name in PATHS else value
+            shown[name] = text if is_utf8(text) else printable(text)
         elif name in widths and value is not None:
             most = (1 << (widths[name] - 1)) - 1
             shown[name] = max(-most - 1, min(value, most))
     return shown
-
-
-def _text(value: str, *, path: bool) -> str:
-    shown = shown_path(value) if path else value
-    return shown if is_utf8(shown) else printable(shown)
 
 
 def all_ranges(store: StoreReader) -> list[QueueSlice]:

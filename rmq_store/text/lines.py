@@ -182,18 +182,16 @@ def text_lines(batch: pa.RecordBatch) -> bytes:
 
 def plain_text(column: pa.Array) -> pa.Array:
     """The values as `text_lines` writes them."""
-    return _plain(column).fill_null(_EMPTY)
-
-
-def _plain(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_timestamp(kind):
-        return iso_times(column)
-    if pa.types.is_map(kind):
-        return _objects(column)
-    if pa.types.is_binary(kind):
-        return _with_escapes(text_or_marked_base64(column))
-    return _with_escapes(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
+        texts = iso_times(column)
+    elif pa.types.is_map(kind):
+        texts = _objects(column)
+    elif pa.types.is_binary(kind):
+        texts = _with_escapes(text_or_marked_base64(column))
+    else:
+        texts = _with_escapes(column) if pa.types.is_string(kind) else pc.cast(column, pa.string())
+    return texts.fill_null(_EMPTY)
 
 
 def _with_escapes(strings: pa.Array, others: Sequence[int] = ()) -> pa.Array:
@@ -235,7 +233,10 @@ def _in_plain_type(column: pa.Array) -> pa.Array:
         # As Arrow writes it, without the digits that a float of 32 bits does not have.
         return pc.cast(column, pa.string())
     values = (_json_value(value, column.type) for value in _listed(column))
-    return pa.array((v if v is None else _text_of(v) for v in values), pa.string())
+    texts = (
+        v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values
+    )
+    return pa.array(texts, pa.string())
 
 
 def _with_plain_types(batch: pa.RecordBatch, *, in_zones: bool = False) -> pa.RecordBatch:
@@ -286,10 +287,6 @@ def _with_numbers(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         return pa.int32() if kind.bit_width == 32 else pa.int64()
     return kind
-
-
-def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:

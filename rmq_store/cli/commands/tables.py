@@ -84,10 +84,6 @@ def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
     return [name for name in TABLES_OF_A_STORE if name.startswith(typed)]
 
 
-def _is_store(word: str) -> bool:
-    return "://" in word or os.path.isdir(word)
-
-
 @command
 def table(
     name: str | None = argument(metavar="NAME", required=False, shell_complete=_table_names),
@@ -113,7 +109,7 @@ def table(
     if name is None or at.store is None:
         given = "STORE is missing" if name in TABLES_OF_A_STORE else "NAME is missing"
         raise click.UsageError(f"{given}. The tables: {', '.join(sorted(TABLES_OF_A_STORE))}")
-    if name not in TABLES and (at.store in TABLES or _is_store(name)):
+    if name not in TABLES and (at.store in TABLES or "://" in name or os.path.isdir(name)):
         name, at = at.store, replace(at, store=name)  # all other commands have the store first
     if name == DIFF.name:
         raise click.UsageError("table diff is about two stores: rmqstore diff STORE OTHER")
