@@ -30,6 +30,7 @@ from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.tables.table import DOUBLE, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
+from rmq_store.text.json_keys import as_json_object
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
 _ITEMS_AT_ONCE = 1 << 20
@@ -188,17 +189,8 @@ def _checkpoint(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iter
     checkpoint = Checkpoint.read(Path(store.path) / CHECKPOINT_FILE)
     start, end = store.log_range()
     closed = was_closed(store.path)
-    row: dict[str, Any] = {"logStart": start, "logEnd": end, "cleanShutdown": closed}
-    if checkpoint is not None:
-        row |= {
-            "physicMsgTimestamp": checkpoint.physic_msg_timestamp,
-            "logicsMsgTimestamp": checkpoint.logics_msg_timestamp,
-            "indexMsgTimestamp": checkpoint.index_msg_timestamp,
-            "masterFlushedOffset": checkpoint.master_flushed_offset,
-            "confirmPhyOffset": checkpoint.confirm_phy_offset,
-            "logicsPhysicalOffset": checkpoint.logics_physical_offset,
-        }
-    yield row
+    flushed = {} if checkpoint is None else as_json_object(checkpoint)
+    yield {"logStart": start, "logEnd": end, "cleanShutdown": closed, **flushed}
 
 
 CHECKPOINT_TABLE = Table(
