@@ -57,8 +57,10 @@ def lag(inquiry: Inquiry) -> Section:
         return replace(section, about=f"No group has committed an offset: {names} {why}.")
     most = inquiry.bounds.offsets
     if offsets > most:
-        reason = f"groups have {offsets:,} offsets, and a report reads {most:,}; "
-        reason += "rmqstore report --all reads all"
+        reason = (
+            f"groups have {offsets:,} offsets, and a report reads {most:,}; "
+            "rmqstore report --all reads all"
+        )
         missing = LeftOutSection(reason, inquiry.command("lag"), bounded=True)
         return replace(section, unseen=[reason], missing=missing)
     counted = min(COUNTED, max(_LEAST_COUNTED, inquiry.bounds.entries // offsets))

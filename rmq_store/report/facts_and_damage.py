@@ -21,7 +21,6 @@ from rmq_store.verify.findings import Finding, Severity
 from rmq_store.verify.verify_store import VerifyQuestion
 
 _ROWS = 100
-_FACTS = ("fact", "value")
 
 
 def facts(inquiry: Inquiry) -> Section:
@@ -35,7 +34,7 @@ def facts_from(info: StoreInfo, named: NamedStore) -> Section:
     return Section(
         "facts",
         "The store",
-        grids=[Grid("facts-of-store", "", _FACTS, rows)],
+        grids=[Grid("facts-of-store", "", ("fact", "value"), rows)],
         remarks=list(_ending(named, info)),
         commands=[named.command("info")],
     )
@@ -83,11 +82,11 @@ def files(inquiry: Inquiry) -> Section:
 
 def damage(inquiry: Inquiry) -> Section:
     """Damage: that which costs little to find, or all that `verify` finds."""
-    section = Section("damage", "Damage", commands=[inquiry.command("verify")])
+    store, look = inquiry.store, inquiry.command("verify")
+    section = Section("damage", "Damage", commands=[look])
     if inquiry.verify:
-        store = inquiry.store
-        engine, question = processes_for(store), VerifyQuestion()
-        report = ask(question, OpenedStore(store), engine, progress=inquiry.progress)
+        engine = processes_for(store)
+        report = ask(VerifyQuestion(), OpenedStore(store), engine, progress=inquiry.progress)
         return replace(
             section,
             about=f"The whole log was checked: {counted(report.records, 'record')}, "
@@ -100,7 +99,6 @@ def damage(inquiry: Inquiry) -> Section:
             ],
             verdict=report.verdict,
         )
-    store, look = inquiry.store, inquiry.command("verify")
     findings = [*config_findings(store), *progress_findings(store), *_index_beyond(store)]
     losses = [Remark(Severity.ERROR, spoken(what), look) for what in store.opening.losses()]
     warnings = [*losses, *_notes(inquiry)]

@@ -17,12 +17,11 @@ from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rmq_store.errors import printable
-from rmq_store.text.sizes import size
+from rmq_store.text.sizes import UNITS, size
 
 # Colours that colour-blind readers can distinguish (Okabe and Ito).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 OK, BAD, QUIET, OTHERS = COLOURS[2], COLOURS[5], "#DDDDDD", COLOURS[7]
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _OUTSIDE = 0.9  # a label beside its bar needs about so much of the width of the longest bar
 
 STYLE: dict[Any, Any] = {  # rcParams of every plot
@@ -62,11 +61,11 @@ def in_bytes(axes: Axes, axis: str = "y") -> None:
     """Label an axis of bytes at round numbers of KiB, MiB, ..."""
     low, high = axes.get_ylim() if axis == "y" else axes.get_xlim()
     chosen = axes.yaxis if axis == "y" else axes.xaxis
-    power = min(max(0, int(np.log2(max(high - low, 1) / 2) // 10)), len(_UNITS) - 1)
+    power = min(max(0, int(np.log2(max(high - low, 1) / 2) // 10)), len(UNITS) - 1)
     unit = 1024**power
     ticks = MaxNLocator(6).tick_values(low / unit, high / unit) * unit
     chosen.set_ticks([tick for tick in ticks if low <= tick <= high])
-    chosen.set_major_formatter(FuncFormatter(lambda at, _: f"{at / unit:,g} {_UNITS[power]}"))
+    chosen.set_major_formatter(FuncFormatter(lambda at, _: f"{at / unit:,g} {UNITS[power]}"))
 
 
 def in_time(axes: Axes, most: int = 9) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,9 +117,6 @@ class Inquiry:
     def bytes_without_index(self) -> int:
         """Bytes of the log that no index file covers."""
         return sum(stop - start for start, stop in self.store.key_index().gaps())
-
-
-SectionOf = Callable[[Inquiry], Section]
 
 
 def shell_word(word: str) -> str:

@@ -13,14 +13,7 @@ from rmq_store.errors import LOG, StoreError
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report import consumer_groups, facts_and_damage, space, undelivered
-from rmq_store.report.report_scope import (
-    NO_BOUNDS,
-    Inquiry,
-    NamedStore,
-    ReadLimits,
-    SectionOf,
-    missing,
-)
+from rmq_store.report.report_scope import NO_BOUNDS, Inquiry, NamedStore, ReadLimits, missing
 from rmq_store.report.section import Remark, Report, Section, worst_first
 
 _REMARKS = 10  # findings of a section that are listed at the start of the report
@@ -31,7 +24,7 @@ class _Asked(NamedTuple):
 
     anchor: str
     title: str
-    make: SectionOf
+    make: Callable[[Inquiry], Section]
     command: tuple[str, ...]
 
 
@@ -78,8 +71,7 @@ def store_report(
         with StoreReader.open(path, broker_conf=broker_conf, broker_name=broker_name) as store:
             chain = store.log.chain
             # A check of a small log takes seconds.
-            checked = chain.cost.grows and chain.stop - chain.start <= limits.verified
-            checked = checked or verify
+            checked = verify or (chain.cost.grows and chain.stop - chain.start <= limits.verified)
             progress = on_open(store) if checked else None
             inquiry = Inquiry(store, named, limits, now, checked, progress)
             sections = [section_of(inquiry, one.anchor) for one in _SECTIONS]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rmq_store.errors import StoreError
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(count: float) -> str:
     """A byte count with a unit, such as `1.5 MiB`."""
-    for unit in _UNITS:
-        if abs(count) < 1024 or unit == _UNITS[-1]:
+    for unit in UNITS:
+        if abs(count) < 1024 or unit == UNITS[-1]:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError
