@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng import zlib_ng
 
-from rmq_store.format.byte_layout import CRC_MASK, Bytes, Ints
+from rmq_store.format.byte_layout import CRC_MASK, Bytes, Ints, Numbers
 from rmq_store.loops import checksums
 from rmq_store.loops.hashes import hash_texts
 
@@ -47,6 +47,12 @@ def crc32_of_slices(data: Bytes, starts: Ints, lengths: Ints) -> Ints:
     at, length = (np.ascontiguousarray(n, dtype=np.int64).data for n in (starts, lengths))
     checksums.of_slices(crc32, CRC32_IN_C, data.data, at, length, crcs.data)
     return crcs
+
+
+def crc32_of_strings(data: Bytes, offsets: Numbers) -> Ints:
+    """CRC-32 of every `data[offsets[i]:offsets[i + 1]]`, as n int64."""
+    ends = offsets.astype(np.int64)
+    return crc32_of_slices(data, ends[:-1], np.diff(ends))
 
 
 _MASK32 = 0xFFFFFFFF

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Mask
-from rmq_store.format.hashes import crc32_of_slices, java_string_hashes
+from rmq_store.format.hashes import crc32_of_strings, java_string_hashes
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import Engine, OnProgress, StoreSource, ask, processes_for
 from rmq_store.reading.query import OnDamage
@@ -234,9 +234,8 @@ def _ranges(store: StoreReader, topics: Sequence[str]) -> list[QueueSlice]:
 
 def _hashed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Hashes]:
     """Messages as rows of _SCHEMA, and the hash of topic, key and body of each."""
-    bounds, bodies = buffers(batch["body"])
-    starts = bounds.astype(np.int64)
-    crcs = crc32_of_slices(bodies, starts[:-1], np.diff(starts))
+    ends, bodies = buffers(batch["body"])
+    crcs = crc32_of_strings(bodies, ends)
     born = batch["bornTimestamp"].cast(pa.int64()).cast(pa.string())
     texts = born, batch["bornHost"], pa.array(crcs).cast(pa.string())
     made = pc.binary_join_element_wise(_WITHOUT_UNIQ_KEY, *texts, " ")
@@ -252,8 +251,7 @@ def _hashed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Hashes]:
 def _hashes(texts: pa.Array) -> Hashes:
     """Hashes of 64 bits: two of 32 bits that have nothing in common."""
     ends, raw = buffers(texts)
-    starts = ends.astype(np.int64)
-    low = crc32_of_slices(raw, starts[:-1], np.diff(starts)).astype(np.uint64)
+    low = crc32_of_strings(raw, ends).astype(np.uint64)
     high = java_string_hashes(raw, ends).astype(np.uint32).astype(np.uint64)
     return _mixed((high << np.uint64(32)) | low)
 

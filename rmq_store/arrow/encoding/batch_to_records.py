@@ -49,7 +49,7 @@ from rmq_store.format.byte_layout import (
     Property,
 )
 from rmq_store.format.compression import SysFlag, enters_queue
-from rmq_store.format.hashes import crc32_of_slices
+from rmq_store.format.hashes import crc32_of_slices, crc32_of_strings
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import (
     Message,
@@ -163,7 +163,7 @@ class Prepared:
         data = np.empty(int(total.sum()), dtype=np.uint8)
         columns = (
             total,
-            body_crcs(bodies, body_ends[ends]),
+            crc32_of_strings(bodies, body_ends[ends]) & CRC_MASK,
             self.queue_id[rows],
             numbers["flag"],
             queue_offset,
@@ -331,12 +331,6 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         is_v6[code] = len(raw) == HOST_V6_SIZE
     return Hosts(table, is_v6, codes)
-
-
-def body_crcs(raw: Bytes, ends: Numbers) -> Ints:
-    """bodyCRC of every body raw[ends[i]:ends[i + 1]]."""
-    starts = ends[:-1].astype(np.int64)
-    return crc32_of_slices(raw, starts, np.diff(ends).astype(np.int64)) & CRC_MASK
 
 
 _ITEM_END = bytes([PROPERTY_SEPARATOR])
