@@ -183,16 +183,6 @@ def _encoded_topics(rows: ListedEntries) -> pa.Array:
     return pa.DictionaryArray.from_arrays(number_array(codes), texts_array(names))
 
 
-def _encoded_name(text: str, count: int) -> pa.Array:
-    numbers = number_array(np.zeros(count, dtype=np.int32))
-    return pa.DictionaryArray.from_arrays(numbers, texts_array([text]))
-
-
-def _record_queue_offsets(builder: BatchBuilder, rows: ListedEntries, headers: Headers) -> pa.Array:
-    written = headers.queue_offset
-    return number_array(written.copy(), nulls=written == rows.offset)
-
-
 _MAKERS: dict[str, _Maker] = {
     **{column: _number(column, field) for column, field in FIELDS.items()},
     "brokerName": lambda b, r, h: _constant(b.broker_name, len(r)),
@@ -208,11 +198,15 @@ _MAKERS: dict[str, _Maker] = {
     "rawBody": lambda b, r, h: stored_bodies(h),
     "rawProperties": lambda b, r, h: stored_properties(h),
     "tagsCode": lambda b, r, h: number_array(r.tags_code),
-    "recordQueueOffset": _record_queue_offsets,
+    "recordQueueOffset": lambda b, r, h: number_array(
+        h.queue_offset.copy(), nulls=h.queue_offset == r.offset
+    ),
     "corruptRecord": lambda b, r, h: pa.nulls(len(r), pa.string()),
 }
 _ENCODED: dict[str, _Maker] = {
-    "brokerName": lambda b, r, h: _encoded_name(b.broker_name, len(r)),
+    "brokerName": lambda b, r, h: pa.DictionaryArray.from_arrays(
+        number_array(np.zeros(len(r), dtype=np.int32)), texts_array([b.broker_name])
+    ),
     "topic": lambda b, r, h: _encoded_topics(r),
 }
 

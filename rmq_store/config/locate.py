@@ -35,7 +35,7 @@ from rmq_store.files.remote.uri_filesystem import (
     real_path,
 )
 from rmq_store.files.safe_paths import refuse_link
-from rmq_store.files.segments import SegmentFile, entries_of, list_segments
+from rmq_store.files.segments import entries_of, list_segments
 from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -368,7 +368,10 @@ def _nearest_existing(root: Path) -> Path | None:
 
 
 def _refuse_other_kinds(root: Path, config: StoreConfig, queues: bool, to_read: bool) -> None:
-    log = _log_files(root, config)
+    try:
+        log = list_segments(commitlog_folders(root, config))
+    except MissingFileError:
+        log = []  # `_has_log` says so, unless the store is of another kind
     missing = unread_dledger(root, config, log)
     if missing is not None and (queues or not log):
         raise missing
@@ -385,13 +388,6 @@ def _refuse_tiered(root: Path) -> None:
             "files are not read",
             advice="Read the broker's own store, the folder storePathRootDir: it has the newest messages",
         )
-
-
-def _log_files(root: Path, config: StoreConfig) -> list[SegmentFile]:
-    try:
-        return list_segments(commitlog_folders(root, config))
-    except MissingFileError:
-        return []  # `_has_log` says so, unless the store is of another kind
 
 
 def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> list[str]:

@@ -346,12 +346,6 @@ class SegmentWriter:
         self.file_size = file_size
         self._last: tuple[int, Path] | None = None
 
-    def _path_of(self, base: int) -> Path:
-        """The file that begins at `base`; cached, because most writes go to the same file."""
-        if self._last is None or self._last[0] != base:
-            self._last = base, self._folder_of(base) / segment_name(base)
-        return self._last[1]
-
     def write(self, offset: int, data: Bytes) -> None:
         """Write at a stream offset, across as many files as needed."""
         raw = np.ascontiguousarray(data).view(np.uint8)
@@ -359,6 +353,8 @@ class SegmentWriter:
         while at < len(raw):
             base = (offset + at) // self.file_size * self.file_size
             count = min(len(raw) - at, base + self.file_size - (offset + at))
-            path = self._path_of(base)
+            if self._last is None or self._last[0] != base:  # most writes go to the same file
+                self._last = base, self._folder_of(base) / segment_name(base)
+            path = self._last[1]
             self._files.write(path, self.file_size, offset + at - base, raw[at : at + count].data)
             at += count

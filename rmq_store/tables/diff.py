@@ -117,7 +117,8 @@ def _first_difference(
         if files[0] is None or files[1] is None:
             if files[0] is not files[1]:
                 return at
-            end = _end_of_hole(at, stop, one, other)
+            later = (part.base for log in (one, other) for part in log.chain.segments_from(at))
+            end = min(stop, *later)  # of a range that neither log has in a file
         else:
             ends = (one.chain.segment_end(files[0]), other.chain.segment_end(files[1]))
             end = min(stop, at + _STEP, *ends)
@@ -131,11 +132,6 @@ def _first_difference(
         progress(end - at)
         at = end
     return None
-
-
-def _end_of_hole(at: int, stop: int, *logs: CommitLog) -> int:
-    """Where a range that neither log has in a file ends in one of them, at most `stop`."""
-    return min(stop, *(segment.base for log in logs for segment in log.chain.segments_from(at)))
 
 
 def _first_unequal(one: Bytes, other: Bytes) -> int | None:

@@ -417,8 +417,7 @@ def _values_of_record(record: Record) -> dict[str, Any]:
 
 
 def _values_of_message(message: Message, dialect: Dialect) -> dict[str, Any]:
-    values = {name: getattr(message, field) for name, field in FIELDS.items()}
-    values |= {
+    values = {name: getattr(message, field) for name, field in FIELDS.items()} | {
         "topic": message.topic,
         "body": message.raw_body,
         "storeTimestamp": None,
