@@ -79,7 +79,6 @@ _GROUPS = {
     "Check": ("verify", "diff", "lag", "usage", "retention", "report"),
     "Repair": ("recover", "rebuild", "salvage", "offsets"),
 }
-_OTHERS = "Move"
 _OF_SPARK = ("--engine", "--master")
 
 
@@ -120,7 +119,7 @@ class _Commands(click.Group):
         # Uses the texts of COMMANDS, so that --help does not import the commands.
         others = other_commands()
         texts = {name: what for name, (_, what) in {**COMMANDS, **others}.items()}
-        groups = {**_GROUPS, **({_OTHERS: others} if others else {})}
+        groups = {**_GROUPS, **({"Move": others} if others else {})}
         for title, names in groups.items():
             with formatter.section(title):
                 spacing = _WIDEST_NAME - max(map(len, names))

@@ -54,7 +54,6 @@ from rmq_store.format.byte_layout import (
 _PARTS = (COMMITLOG_DIR, CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR, INDEX_DIR)
 _ROOT_DIRS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR)
 _ROOT_FILES = (CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE)
-_OF_A_DISK = "lost+found"
 
 
 def require_store(
@@ -279,7 +278,7 @@ def _refuse_other_content(root: Path, config: StoreConfig) -> None:
     if list_segments(folders):
         return
     for folder in folders:
-        other = sorted(set(os.listdir(folder)) - {_OF_A_DISK})
+        other = sorted(set(os.listdir(folder)) - {"lost+found"})
         if other:
             raise MissingFileError(
                 folder,

@@ -55,7 +55,6 @@ def crc32_of_strings(data: Bytes, offsets: Numbers) -> Ints:
     return crc32_of_slices(data, ends[:-1], np.diff(ends))
 
 
-_MASK32 = 0xFFFFFFFF
 _SIGN32 = 0x80000000
 
 
@@ -64,7 +63,7 @@ def java_string_hash(text: str) -> int:
     value = 0
     raw = text.encode("utf-16-le", "surrogatepass")
     for at in range(0, len(raw), 2):
-        value = (31 * value + (raw[at] | raw[at + 1] << 8)) & _MASK32
+        value = (31 * value + (raw[at] | raw[at + 1] << 8)) & 0xFFFFFFFF
     return value - (1 << 32) if value & _SIGN32 else value
 
 

@@ -26,7 +26,6 @@ _COLUMNS = (
 _ORIGIN_TOPIC = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 # MessageConst: the id of the message that was sent back.
 _ORIGIN_ID = ("ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID")
-_MOST_ATTEMPTS = ("MAX_RECONSUME_TIMES",)
 _GROUP = ("consumerGroup", "originTopic")
 _NEWEST_FIRST = [("died", "descending"), ("topic", "ascending"), ("queueOffset", "ascending")]
 _SHOWN = (
@@ -107,7 +106,7 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
             "keys": rows["keys"],
             "tags": rows["tags"],
             "reconsumeTimes": rows["reconsumeTimes"],
-            "mostAttempts": _property(rows, _MOST_ATTEMPTS),
+            "mostAttempts": _property(rows, ("MAX_RECONSUME_TIMES",)),
             "popped": pc.is_valid(_property(rows, (FIRST_POP,))),
             "born": rows["bornTimestamp"],
             "died": rows["storeTimestamp"],

@@ -32,7 +32,6 @@ from rmq_store.text.times import DAY_MS
 _ENTRIES_AT_ONCE = 1 << 16
 _GROWTH_DAYS = 7
 
-Ranges = tuple[QueueSlice, ...]
 _MOST_DAYS = 400
 _COUNTED = 1 << 16  # messages of a queue up to which its entries may be read; above it, bisected
 _ENTRIES = 20_000_000  # that are read in all: some seconds
@@ -103,7 +102,7 @@ class UsageAnswer:
 
 def usage_of(
     store: StoreReader,
-    ranges: Ranges | None = None,
+    ranges: tuple[QueueSlice, ...] | None = None,
     largest: int = 0,
     *,
     most_of_a_queue: int | None = None,

@@ -65,7 +65,6 @@ from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.loops import encode_records as loops
 
 LOOPBACK = "127.0.0.1:0"
-_V6_BITS = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 # Optional columns besides topic, queueId and body; timestamps in ms or as Arrow timestamps.
 NUMBER_COLUMNS = {
@@ -219,7 +218,7 @@ def prepare(
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
         row = int(np.argmax(born_v6 | store_v6))
         raise invalid(row, f"release {dialect} cannot store an IPv6 host")
-    flags = numbers["sysFlag"] & ~_V6_BITS
+    flags = numbers["sysFlag"] & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     flags |= np.where(born_v6, np.int32(SysFlag.BORN_HOST_V6), np.int32(0))
     flags |= np.where(store_v6, np.int32(SysFlag.STORE_HOST_V6), np.int32(0))
     numbers["sysFlag"] = flags

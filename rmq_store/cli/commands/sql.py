@@ -47,7 +47,6 @@ _EXPLAINED = (
     *("scan", "view", "brokerName", "topic", "queueId", "startOffset", "stopOffset", "messages"),
     *("keys", "columns", "filter"),
 )
-_SHOWN = _EXPLAINED[:-2]
 
 
 @command
@@ -183,7 +182,7 @@ def _print_explained(found: Explained, form: MessageForm) -> None:
             say(f"scan {number} of {scan.view}: {', '.join(scan.columns)}; {wanted}")
         rows = [row for row in rows if row["topic"] is not None]
     if rows:
-        Output(form.as_json).rows(rows, _SHOWN)
+        Output(form.as_json).rows(rows, _EXPLAINED[:-2])
     if found.missed:
         problem(f"{found.missed} more reads depend on rows, which --explain does not read")
 

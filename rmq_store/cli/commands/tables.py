@@ -184,7 +184,6 @@ def print_named(
     return unread or lacks_some
 
 
-_SHARED = " (shared)"
 _LARGEST = 20  # messages that are listed without --top
 _DAY, _HOUR, _MESSAGE = "day", "hour", "message"
 _KEPT_OF_MESSAGES = ("topic", "queueId", "queueOffset", "storeSize")
@@ -293,7 +292,7 @@ def _cells(
         if group.get(_HOUR) is not None:
             line = [shown_minute(group[_HOUR], zone)]
         line += [str(group["messages"]), size(group["bytes"])]
-        line.append(share(group["bytes"]) + (_SHARED if group["shared"] else ""))
+        line.append(share(group["bytes"]) + (" (shared)" if group["shared"] else ""))
         if by == _DAY:
             change = group["change"]
             sign = "-" if (change or 0) < 0 else "+"
