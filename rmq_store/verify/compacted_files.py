@@ -90,13 +90,12 @@ def _findings_of(store: StoreReader, queue: QueueId, files: CompactedQueue) -> I
         return
     damage: list[StoreError] = []
     wrong = np.zeros(len(units), dtype=bool)
-    batches = store.read_slices(
+    for batch in store.read_slices(
         [QueueSlice(queue, *store.served.limits(queue))],
         columns=("queueOffset", "tags", "storeTimestamp", "body"),
         on_damage=damage.append,
         check_ends=False,
-    )
-    for batch in batches:
+    ):
         rows = np.searchsorted(units["base_offset"], batch.column("queueOffset").to_numpy())
         wrong[rows] = _differ(units[rows], batch)
     if damage:
@@ -138,10 +137,9 @@ def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
         ends: Ints = np.concatenate(([base], (entries.log_offset + entries.size)[:-1]))
         for row in np.flatnonzero(entries.log_offset > ends).tolist():
             start, stop = int(ends[row]), int(entries.log_offset[row])
-            path = files.log.path_at(start)
             yield a_warning(
                 "compaction-unlisted",
-                path,
+                files.log.path_at(start),
                 f"{stop - start} bytes of the compaction log of queue {queue.name} that no "
                 f"entry lists, before the message of queue offset {int(entries.offset[row])}",
                 ADVICE,

@@ -180,10 +180,9 @@ def broker_message_offset(store: StoreReader) -> int | None:
 
     A log may also be written by the broker's store alone, without configuration.
     """
-    states = store.snapshot().queues.items()
     own = (
         (q, at)
-        for q, state in states
+        for q, state in store.snapshot().queues.items()
         if q.topic.startswith(RETRY_PREFIX) or not is_system_topic(q.topic)
         for at in (state.max_offset - 1, state.min_offset)  # one may be of a batch
         if state.min_offset < state.max_offset
@@ -191,8 +190,7 @@ def broker_message_offset(store: StoreReader) -> int | None:
     for queue, at in islice(own, _MESSAGES_LOOKED_AT):
         with suppress(StoreError):
             place = store.view.log_offset_of(queue, at)
-            properties = decode_properties(store.log.record_at(place).properties)
-            if not _OF_BROKER.isdisjoint(properties):
+            if not _OF_BROKER.isdisjoint(decode_properties(store.log.record_at(place).properties)):
                 return place
     return None
 

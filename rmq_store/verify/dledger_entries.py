@@ -96,8 +96,7 @@ class EntryChecks:
     def _note_order(self, heads: Heads, places: Ints, stop: int) -> None:
         index, term = heads["index"].astype(np.int64), heads["term"].astype(np.int64)
         breaks = np.flatnonzero((np.diff(index) != 1) | (np.diff(term) < 0)) + 1
-        edges = [0, *breaks.tolist(), len(index)]
-        for first, last in pairwise(edges):
+        for first, last in pairwise([0, *breaks.tolist(), len(index)]):
             end = stop if last == len(index) else int(places[last])
             numbers = (index[first], term[first], index[last - 1], term[last - 1])
             self.spans.append(EntrySpan(int(places[first]), end, *map(int, numbers)))
@@ -211,6 +210,5 @@ def units_at(units: SegmentChain, index: Ints) -> Heads:
         at = index[rows] * width
         first, last = int(at.min()), int(at.max()) + width
         with units.window(first, last) as window:
-            every = window.bytes.view(INDEX_UNIT)
-            heads[rows] = every[(at - first) // width]
+            heads[rows] = window.bytes.view(INDEX_UNIT)[(at - first) // width]
     return heads

@@ -393,8 +393,7 @@ def _about_unsure(
         if len(sizes) == 1 and segment.size not in sizes and not half_written:
             yield wrong_size(segment.path, sizes.pop(), segment.size)
             return
-        most = (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize
-        geometry = Geometry(0, most)
+        geometry = Geometry(0, (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize)
     file = IndexFile(segment, assumed=geometry, sources=sources)
     findings = list(header_damage(file))
     if not findings and geometry.slots:
@@ -419,8 +418,7 @@ def _likely_geometry(
 ) -> Geometry | None:
     """The likely geometry of a damaged file: that of other files of its size, the configured one,
     or the default."""
-    said = config.maxHashSlotNum, config.maxIndexNum
-    if not geometries and said != (None, None):
+    if not geometries and (config.maxHashSlotNum, config.maxIndexNum) != (None, None):
         try:
             IndexFile(segment)
         except IndexGeometryError:

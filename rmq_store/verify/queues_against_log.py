@@ -519,9 +519,8 @@ def _dangling(
             high = max(high, error.entry.queue_offset + error.entry.messages - 1)
         first.setdefault(place, error)
 
-    part = QueueSlice(queue, state.min_offset, state.max_offset)
     for _ in store.read_slices(
-        [part],
+        [QueueSlice(queue, state.min_offset, state.max_offset)],
         columns=("flag",),
         check_crc=False,
         check_ends=False,

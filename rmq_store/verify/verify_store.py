@@ -223,9 +223,8 @@ class VerifyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
         return {
-            **plain,
+            **{name: getattr(self, name) for name in _PLAIN},
             "index": [asdict(health) for health in self.index],
             "nothing_wrong": self.nothing_wrong,
             "verdict": self.verdict.to_dict(),
