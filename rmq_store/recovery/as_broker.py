@@ -320,8 +320,7 @@ class BrokerBatchQueue(BrokerQueue):
 
     @staticmethod
     def _sound(units: npt.NDArray[Any]) -> Mask:
-        sound = BrokerQueue._sound(units)
-        return sound & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
+        return BrokerQueue._sound(units) & (units["base_offset"] >= 0) & (units["batch_size"] > 0)
 
     def _reached(self, unit: Any) -> int:
         return int(unit["log_offset"])
@@ -515,8 +514,7 @@ class BrokerRecovery:
         if self.config.messageIndexEnable is not False:
             geometry = index_geometry(self.index, self.config)
             self._stretch_index_files(geometry.file_size)
-            given = self.root, self.index, geometry, self.release
-            indexer = last_index_writer(*given, planned=True)
+            indexer = last_index_writer(self.root, self.index, geometry, self.release, planned=True)
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
             for headers in self._walk(number):
@@ -582,8 +580,7 @@ class BrokerRecovery:
     def _run(self, window: Bytes, base: int, at: int) -> Headers:
         run = follow(window, base, at, min(len(window), at + _BYTES_AT_A_TIME))
         headers = Headers(window, run.at, base)
-        sound = _adds_up(headers) & _right_crc(headers)
-        wrong = np.flatnonzero(~sound)
+        wrong = np.flatnonzero(~(_adds_up(headers) & _right_crc(headers)))
         if not len(run.at) or (len(wrong) and not int(wrong[0])):
             odd = _one_record(window, at)
             return Headers(window, run.at[:0], base) if odd is None else odd

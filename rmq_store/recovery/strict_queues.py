@@ -93,8 +93,7 @@ class QueueRecovery:
             last = files.entries(max(first, at - files.units_per_file), at)
             if not last.points_to_record.any():
                 at = first  # only filler remains: a broker would never add to such a queue
-        loose = files.has_bytes_after(stop)
-        state = _Queue(queue, files, batch, at, stop, loose=loose, ext=ext)
+        state = _Queue(queue, files, batch, at, stop, loose=files.has_bytes_after(stop), ext=ext)
         self._note_end(state)
         here = files.unit_or_none(at) if at < stop else None  # none in a missing file
         if here is not None and sum(here) > self._log_end:
@@ -366,8 +365,7 @@ def _end_of_ext(state: _Queue, ext: QueueExt) -> int:
     """Where the extension ends with the last unit that an entry before `at` leads to; 0 without any."""
     first = state.files.first_unit
     for stop in range(state.at, first, -_UNITS_AT_A_TIME):
-        units = state.files.entries(max(first, stop - _UNITS_AT_A_TIME), stop)
-        end = ext.end_of(units.tags_code)
+        end = ext.end_of(state.files.entries(max(first, stop - _UNITS_AT_A_TIME), stop).tags_code)
         if end:
             return end
     return 0

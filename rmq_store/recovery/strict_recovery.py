@@ -193,8 +193,7 @@ class StrictRecovery:
     def run(self) -> RecoveryReport:
         """Recover the store and return the report."""
         folders = commitlog_folders(self.root, self.config)
-        size = self.config.mappedFileSizeCommitLog
-        log = CommitLog(folders, file_size=size, from_empty=False)
+        log = CommitLog(folders, file_size=self.config.mappedFileSizeCommitLog, from_empty=False)
         refuse_misnamed_or_unreadable(log)
         if self.report.clean and not why_unclean(self.root, log, self.config):
             self._report_untouched(log)
@@ -279,8 +278,7 @@ class StrictRecovery:
         report.log_start, report.log_end = log.start, end
         report.entries_in_damage = entries_inside(self._folders, report.damage)
         if self.until is None:
-            stops = self._folders.stops()
-            report.entries_after_log = entries_after(self._folders, log, end, stops)
+            report.entries_after_log = entries_after(self._folders, log, end, self._folders.stops())
             self._count_behind(log, end, first.newest_timestamp)
         if not self.cuts_intact:
             self._refuse_to_cut(log.path_at(end), end)
@@ -389,8 +387,7 @@ class StrictRecovery:
                     self.changes.add(change)
 
     def _batch_topics(self) -> set[str]:
-        listed = self._folders.listed().items()
-        by_folder = {queue.topic for queue, is_batch in listed if is_batch}
+        by_folder = {queue.topic for queue, is_batch in self._folders.listed().items() if is_batch}
         return batch_topics(declared_topics(self.root)) | by_folder
 
     def _dispatched(self, walk: LogWalk) -> Iterator[DispatchRequests]:
@@ -429,27 +426,25 @@ class StrictRecovery:
     def _mark(self, headers: Headers, full_until: int) -> None:
         """Save the progress in the checkpoint, so that an interrupted recovery continues there."""
         stamp, old = int(headers.store_timestamp[-1]), self.checkpoint
-        fresh = replace(
+        replace(
             old,
             physic_msg_timestamp=max(old.physic_msg_timestamp, stamp),
             logics_msg_timestamp=max(old.logics_msg_timestamp, stamp),
             index_msg_timestamp=max(old.index_msg_timestamp, full_until),
             logics_physical_offset=int(headers.at[-1]) + headers.base,
-        )
-        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
+        ).write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _write_checkpoint(self, walk: LogWalk) -> None:
         old, stamp = self.checkpoint, walk.last_timestamp
         last = max(walk.last_record, 0)
-        fresh = replace(
+        replace(
             old,
             physic_msg_timestamp=stamp,
             logics_msg_timestamp=stamp,
             index_msg_timestamp=self._full_until or min(old.index_msg_timestamp, stamp),
             confirm_phy_offset=last if self.release.has("confirm_offset") else 0,
             logics_physical_offset=last,
-        )
-        fresh.write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
+        ).write(self.root / CHECKPOINT_FILE, used=checkpoint_size(self.release))
 
     def _report_untouched(self, log: CommitLog) -> None:
         snapshot = take_snapshot(log, self._folders)
