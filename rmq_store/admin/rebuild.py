@@ -425,8 +425,7 @@ class _PlainLog:
             if fit == 0:
                 self._appender.end_file()
                 continue
-            part = headers.take(slice(first, first + fit))
-            self._appender.write(self._moved(part))
+            self._appender.write(self._moved(headers.take(slice(first, first + fit))))
             first += fit
         self.newest = max(self.newest, int(headers.store_timestamp.max()))
 

@@ -133,8 +133,7 @@ def plan_retention(
     if log:
         refuse_misnamed_or_unreadable(store.log)
     start = store.log.start
-    segments = store.log.chain.segments
-    after = segments[len(log)].base if log else start
+    after = store.log.chain.segments[len(log)].base if log else start
     return RetentionPlan(
         str(store.path),
         trigger,
@@ -216,8 +215,7 @@ def _too_old(
 ) -> Iterator[Expired]:
     """Files from the start of the log, as long as they are old enough, without the last one."""
     for segment in store.log.chain.segments[:-1]:
-        written = _modified(segment)
-        hours = (now - written) / _HOUR_MS
+        hours = (now - _modified(segment)) / _HOUR_MS
         if not forced and hours < policy.fileReservedTime:
             return
         why = "the disk is full" if forced else f"last written {hours:.0f} hours ago"
@@ -226,8 +224,7 @@ def _too_old(
 
 def _before(store: StoreReader, keep_from: int) -> Iterator[Expired]:
     """Files from the start of the log whose next file starts with an older message."""
-    segments = store.log.chain.segments
-    for segment, following in pairwise(segments):
+    for segment, following in pairwise(store.log.chain.segments):
         try:
             first = store.message_at(following.base).store_timestamp
         except StoreError:  # without a record there, the age of the file is unknown
@@ -253,8 +250,7 @@ def _expired_queue_files(store: StoreReader, log_start: int) -> Iterator[Expired
 
 
 def _expired_index_files(store: StoreReader, log_start: int) -> Iterator[Expired]:
-    files = open_index_files(store.path, store.config)
-    for file in files[:-1]:
+    for file in open_index_files(store.path, store.config)[:-1]:
         if file.header.end_log_offset >= log_start:
             return
         yield Expired(file.path, os.path.getsize(file.path), "its last item leads before the log")

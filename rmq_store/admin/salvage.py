@@ -179,8 +179,7 @@ class RecordMover:
                     yield _Own(row, True, places=[half_place])
                 else:
                     numbers = numbers_of_op(batch["body"][row].as_py())
-                    names_of = [(half, queue_id, number) for number in numbers]
-                    yield _Own(row, True, names=names_of)
+                    yield _Own(row, True, names=[(half, queue_id, number) for number in numbers])
 
     def _append_part(
         self,
@@ -283,10 +282,9 @@ def _number_in(stored: bytes, name: str) -> int | None:
 def _with_number(stored: bytes, name: str, number: int | None) -> bytes:
     """A stored property string with another number in a property, or without that property."""
     front = name.encode() + bytes([NAME_VALUE_SEPARATOR])
-    items = stored.split(bytes([PROPERTY_SEPARATOR]))
     changed = [
         item if not item.startswith(front) else front + str(number).encode()
-        for item in items
+        for item in stored.split(bytes([PROPERTY_SEPARATOR]))
         if number is not None or not item.startswith(front)
     ]
     return bytes([PROPERTY_SEPARATOR]).join(changed)
