@@ -143,8 +143,7 @@ def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None
         copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), []).append(copy)
     for row in rows:
         left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
-        after = (copy for copy in left if copy.log_offset > row["commitLogOffset"])
-        delivery = next(after, None)
+        delivery = next((copy for copy in left if copy.log_offset > row["commitLogOffset"]), None)
         if delivery is not None:
             left.remove(delivery)  # a producer that tried twice stored two messages with one key
             row |= {

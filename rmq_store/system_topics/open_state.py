@@ -261,8 +261,7 @@ class _Delayed:
         if not self._by_key:
             return
         names, codes = numbered_topics(headers)
-        plain = np.array([kind_of(name) is None for name in names])
-        rows = np.flatnonzero(plain[codes])
+        rows = np.flatnonzero(np.array([kind_of(name) is None for name in names])[codes])
         at, length = headers.properties_at[rows], headers.properties_length[rows]
         keys = property_columns_at(headers.window, at, length, with_map=False).uniq_key
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
@@ -366,8 +365,7 @@ class _Transactions:
 
 def numbers_of_op(body: bytes) -> Sequence[int]:
     """The queue offsets of half messages that the body of an op message names."""
-    words = body.split(b",")
-    return [int(word) for word in words if word.isdigit() and len(word) <= 18]
+    return [int(word) for word in body.split(b",") if word.isdigit() and len(word) <= 18]
 
 
 class _Pop:

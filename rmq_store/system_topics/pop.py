@@ -182,8 +182,7 @@ def newest_popped(store: StoreReader, wanted: Callable[[Row], bool]) -> Iterator
     ranges = _ranges(store)
     most = NEWEST // max(1, len(ranges))
     newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
-    rows = _rows(store, newest, pass_over)
-    yield from _in_pieces(store, filter(wanted, rows), pass_over)
+    yield from _in_pieces(store, filter(wanted, _rows(store, newest, pass_over)), pass_over)
 
 
 def _in_pieces(

@@ -51,8 +51,7 @@ def transactions(store: StoreReader, on_damage: OnDamage | None = None) -> Itera
     """
     newest = newest_time([store]) or 0
     for half, op in OP_TOPICS.items():
-        ended = _Ended.of(store, op, on_damage)
-        rows = iter(_with_later_halves(store, half, ended, on_damage))
+        rows = iter(_with_later_halves(store, half, _Ended.of(store, op, on_damage), on_damage))
         while some := list(islice(rows, _LOOKED_UP)):
             yield from _with_fates(store, some, newest, on_damage)
 
