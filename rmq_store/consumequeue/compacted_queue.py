@@ -342,8 +342,7 @@ class CompactedQueue:
     def units(self) -> Iterator[npt.NDArray[Any]]:
         """The entries of each file as stored."""
         for held in self._files:
-            count = len(self._entries_in(held, held.first, held.stop))
-            stop = held.file.base + count * _WIDTH
+            stop = held.file.base + len(self._entries_in(held, held.first, held.stop)) * _WIDTH
             yield self._chain.read(held.file.base, stop).view(BATCH_QUEUE_ENTRY)
 
     def offset_at_log(self, place: int) -> int:

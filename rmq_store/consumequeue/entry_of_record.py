@@ -107,14 +107,13 @@ def dispatch(
         tags_code[late] = headers.store_timestamp[late] + _delays(levels, delay_levels_ms)
     listed = enters_queue(headers.sys_flag)
     rows = np.flatnonzero(listed)
-    queue_ids = headers.queue_id[rows].astype(np.int64)
     own = DispatchRequests(
         offset[rows],
         headers.at[rows] + headers.base,
         headers.total[rows],
         tags_code[rows],
         count[rows],
-        *numbered_queues(names, codes[rows], queue_ids),
+        *numbered_queues(names, codes[rows], headers.queue_id[rows].astype(np.int64)),
         headers.store_timestamp[rows],
         is_batch[rows],
     )

@@ -145,8 +145,7 @@ class _BatchUnits(NamedTuple):
         units, at = np.zeros(stop - start, dtype=BATCH_QUEUE_ENTRY), self.offsets[start:stop]
         if not len(at):
             return units.view(np.uint8)
-        span = _keys_of(self.queue, int(at[0]), int(at[-1]) + 1)
-        values = self.database.values(ENTRIES, *span)
+        values = self.database.values(ENTRIES, *_keys_of(self.queue, int(at[0]), int(at[-1]) + 1))
         if len(values) != len(at) or any(len(value) != _VALUE for value in values):
             raise self.database.damaged("it lists fewer entries than it has keys")
         found = np.frombuffer(b"".join(values), dtype=QUEUE_VALUE)

@@ -79,8 +79,7 @@ class QueueWriter:
 
     def _fill_front(self, queue: QueueId, first: int) -> int:
         """Write filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""
-        per_file = self._config.queue_file_size // QUEUE_ENTRY.itemsize
-        count = first % per_file
+        count = first % (self._config.queue_file_size // QUEUE_ENTRY.itemsize)
         if count:
             filler = np.zeros(count, dtype=QUEUE_ENTRY)
             filler["size"] = FILLER_SIZE
