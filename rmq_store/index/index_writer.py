@@ -190,8 +190,7 @@ class IndexWriter:
     def _log_offset_of(self, number: int) -> int:
         assert self._file is not None
         at = index_item_at(self._geometry.slots, number)
-        item = self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]
-        return int(item["log_offset"])
+        return int(self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]["log_offset"])
 
     def add_items(self, records: DecodedRecords) -> None:
         """Index records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
