@@ -164,8 +164,7 @@ def _piece_of(
 
 def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> Extent:
     """Zeros up to the end of the file, or a range of zeros with data after it."""
-    stored = log.chain.stored_from(at)
-    is_zero = log.chain.is_zero(stored, end)
+    is_zero = log.chain.is_zero(log.chain.stored_from(at), end)
     behind = None if is_zero else log.next_record(segment, at + 1, end)
     if behind is not None:
         return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
@@ -307,8 +306,7 @@ def _pieces(
                 if not len(run.at):
                     parts = (piece_at(log, segment, at),)
                 elif log.frame_at(at) and order.is_left_over(window, segment.base, run):
-                    stale = segment.base + run.stop
-                    parts = (Extent(at, stale, gap=Gap.STALE, reason=_LEFT_OVER),)
+                    parts = (Extent(at, segment.base + run.stop, gap=Gap.STALE, reason=_LEFT_OVER),)
                 else:
                     parts = _parts_of(log, segment, window, run, check_crc, piece_at)
                 for piece in parts:
@@ -336,8 +334,7 @@ def _parts_of(
         start = 0
         for row in _unsound(headers, segment, check_crc):
             if row > start:
-                sound = headers.take(slice(start, row))
-                yield SoundRun(segment, sound, int(after[row - 1]), frame)
+                yield SoundRun(segment, headers.take(slice(start, row)), int(after[row - 1]), frame)
             piece = piece_at(log, segment, segment.base + int(headers.at[row]) - frame)
             yield piece
             if piece.stop != int(after[row]):
