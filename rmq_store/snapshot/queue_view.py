@@ -342,8 +342,7 @@ class QueueView:
 
     def log_offset_of(self, queue: QueueId, queue_offset: int) -> int:
         """The log offset that the entry at `queue_offset` points to; the log's end for max_offset."""
-        state = self.state(queue)
-        if queue_offset >= state.max_offset:
+        if queue_offset >= self.state(queue).max_offset:
             return self.snapshot.log_end
         entries = self.entries(queue, queue_offset, queue_offset + 1)
         return int(entries.log_offset[0]) if len(entries) else self.snapshot.log_end

@@ -119,7 +119,6 @@ def take_snapshot(
     tails, misplaced = find_undispatched(log, folders, listed, end.dispatched, end.stop, back_from)
     states = {name: _state(queue, tails.pop(name, None)) for name, queue in listed.items()}
     states.update({name: _state_of_tail(tail) for name, tail in tails.items()})
-    furthest = max((int(queue.last_log_offset) for queue in listed.values()), default=-1)
     return StoreSnapshot(
         log.start,
         end.stop,
@@ -127,7 +126,7 @@ def take_snapshot(
         end.last,
         closed,
         tuple(misplaced),
-        last_listed=furthest,
+        last_listed=max((int(queue.last_log_offset) for queue in listed.values()), default=-1),
     )
 
 

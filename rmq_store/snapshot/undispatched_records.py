@@ -83,8 +83,7 @@ def guess_record(log: CommitLog, wanted: int, otherwise: int) -> int:
         if segment.base >= otherwise:
             break
         first = max(at, segment.base)
-        stop = min(log.chain.segment_end(segment), otherwise)
-        place = log.next_record(segment, first, stop)
+        place = log.next_record(segment, first, min(log.chain.segment_end(segment), otherwise))
         if place is not None:
             return place
     return otherwise
@@ -201,8 +200,7 @@ class _Placing:
         there = listed.files.entries(first, stop)
         if not len(there):
             return np.zeros(len(entries), dtype=bool)
-        at = np.searchsorted(there.offset, entries.offset).clip(max=len(there) - 1)
-        there = there.take(at)
+        there = there.take(np.searchsorted(there.offset, entries.offset).clip(max=len(there) - 1))
         whole = self._log.whole_records(there.log_offset, there.size)
         same = there.offset == entries.offset
         answered: Mask = same & ((there.log_offset >= entries.log_offset) | ~whole)
