@@ -159,9 +159,8 @@ class LogReader:
         ghosts.say(self.log.chain.folders[0])
 
     def _wanted(self, headers: Headers) -> Iterator[ListedEntries]:
-        requests = self._requests_of(DecodedRecords.of(headers))
         # Before the first row is yielded, because its reader may discard fetched bytes.
-        pieces = list(self._in_limits(requests))
+        pieces = list(self._in_limits(self._requests_of(DecodedRecords.of(headers))))
         if self.include_unqueued:
             rows = np.flatnonzero(~enters_queue(headers.sys_flag))
             if len(rows):

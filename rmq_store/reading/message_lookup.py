@@ -66,16 +66,15 @@ class EntryMessages:
 
         Raises BodyError for a body that cannot be decompressed.
         """
-        body = decompress(
-            record.body,
-            record.sys_flag,
-            path=self._log().path_at(record.physical_offset),
-            log_offset=record.physical_offset,
-        )
         return to_message(
             record,
             broker_name=self._broker_name,
-            body=body,
+            body=decompress(
+                record.body,
+                record.sys_flag,
+                path=self._log().path_at(record.physical_offset),
+                log_offset=record.physical_offset,
+            ),
             topic=None if queue is None else queue.topic,
             queue_id=None if queue is None else queue.queue_id,
             queue_offset=queue_offset,

@@ -149,8 +149,7 @@ class WantedEntries:
 
     def _leading(self, part: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
-        places = (entries.log_offset.data, entries.size.data)
-        if not queue_entries.all_lead(*places, self._log_end):
+        if not queue_entries.all_lead(entries.log_offset.data, entries.size.data, self._log_end):
             before_end = entries.log_offset <= self._log_end - entries.size
             leads = entries.points_to_record & before_end
             others = self._report_missing_files(part, entries.take(~leads))

@@ -276,15 +276,14 @@ class SliceReader:
         stored: pa.Array | None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of a limited number of opened bytes; `stored`: the bodies as stored, if known."""
-        steps = opened_bodies(
+        for kept, bodies in opened_bodies(
             headers,
             stored_bodies(headers) if stored is None else stored,
             inner | ("body" in self._builder.names),
             max_body_bytes=self.query.max_body_bytes,
             path=self.log.chain.folders[0],
             failed=lambda row, error: self._damaged(error, rows.entry(row)),
-        )
-        for kept, bodies in steps:
+        ):
             if len(kept) == len(rows):
                 some, their, joined = rows, headers, inner
             else:

@@ -95,8 +95,7 @@ class StoreReader:
                 if queues
                 else snapshot_without_queues(root, self._log)
             )
-            marks = marks_of_files(self._log, snapshot.unchanging_end)
-            snapshot = replace(snapshot, marks=marks)
+            snapshot = replace(snapshot, marks=marks_of_files(self._log, snapshot.unchanging_end))
         self._snapshot = snapshot
         self._key_index: KeyIndex | None = None
         self.view = QueueView(self._log, self._folders, self._snapshot, self.is_system_topic)
@@ -571,8 +570,7 @@ class StoreReader:
         """The index files, and the ranges of the log that they do not cover."""
         log = self.log
         if self._key_index is None:
-            end = self._snapshot.log_end
-            self._key_index = KeyIndex(self.path, log, end, self.config)
+            self._key_index = KeyIndex(self.path, log, self._snapshot.log_end, self.config)
         return self._key_index
 
     def offset_by_time(
@@ -585,8 +583,7 @@ class StoreReader:
         queue still has an entry there, else the first one. In a queue of inner batches the offset
         is that of a batch, at most the last one's. Raises UnknownQueueError.
         """
-        at = number("timestamp", timestamp)
-        return self.view.offset_by_time(topic, queue_id, at, boundary)
+        return self.view.offset_by_time(topic, queue_id, number("timestamp", timestamp), boundary)
 
     def first_since(
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
