@@ -129,8 +129,10 @@ class OpenState:
     def of(cls, store: StoreReader, progress: Callable[[int], None] | None = None) -> OpenState:
         """That of the log of a store. `progress` is given the bytes read."""
         state = cls()
-        delayed, pop = _Delayed(store, state), _Pop(store, state)
-        transactions = _Transactions(state)
+        delayed, transactions = _Delayed(store, state), _Transactions(state)
+        offsets = _or_nothing(lambda: read_consumer_offsets(store.path), state)
+        # What the revive group has read was given again, as a retry.
+        pop = PopLog(offsets.get(REVIVE_GROUP, {}))
         newest = 0
         for piece in walk(store.log):
             if isinstance(piece, SoundRun):
@@ -138,13 +140,16 @@ class OpenState:
                 for row in _own_rows(piece.headers, state.in_no_queue):
                     delayed.take(row)
                     transactions.take(row)
-                    pop.take(row)
+                    if row["kind"] in (TIMER, REVIVE):
+                        deque(pop.take(row), maxlen=0)
                 delayed.find_copies(piece.headers)
             if progress is not None:
                 progress(piece.stop - piece.start)
         delayed.finish(newest)
-        transactions.finish()
-        pop.finish()
+        state.open_transactions = len(transactions.open)
+        state.given = {
+            key: UnacknowledgedMessages(min(given), len(given)) for key, given in pop.open.items()
+        }
         return state
 
     def why_not_open(self, kind: str, place: int, stored: bytes) -> str | None:
@@ -318,7 +323,7 @@ class _Transactions:
 
     def __init__(self, state: OpenState) -> None:
         self._state = state
-        self._open: dict[int, _Half] = {}
+        self.open: dict[int, _Half] = {}
         self._by_name: dict[HalfName, int] = {}
         self._by_transaction: dict[str, int] = {}
 
@@ -339,54 +344,30 @@ class _Transactions:
             if before is not None:
                 self._state.stored_again.add(before)
                 self._state.also_called.pop(before, None)
-                names += self._open.pop(before).names
+                names += self.open.pop(before).names
             elif row["original"] is not None:
                 names.append((row["heldIn"], row["queueId"], row["original"]))
             if len(names) > 1:
                 self._state.also_called[place] = names[1:]
-        self._open[place] = _Half(transaction, names)
+        self.open[place] = _Half(transaction, names)
         for name in names:
             self._by_name[name] = place
         if transaction is not None:
             self._by_transaction[transaction] = place
 
     def _end(self, place: int | None) -> None:
-        if place is None or place not in self._open:
+        if place is None or place not in self.open:
             return
-        half = self._open.pop(place)
+        half = self.open.pop(place)
         for name in half.names:
             self._by_name.pop(name, None)
         if half.transaction is not None:
             self._by_transaction.pop(half.transaction, None)
 
-    def finish(self) -> None:
-        self._state.open_transactions = len(self._open)
-
 
 def numbers_of_op(body: bytes) -> Sequence[int]:
     """The queue offsets of half messages that the body of an op message names."""
     return [int(word) for word in body.split(b",") if word.isdigit() and len(word) <= 18]
-
-
-class _Pop:
-    """The messages that were given and have not been acknowledged yet.
-
-    What the revive group has read was given again, as a retry.
-    """
-
-    def __init__(self, store: StoreReader, state: OpenState) -> None:
-        self._state = state
-        offsets = _or_nothing(lambda: read_consumer_offsets(store.path), state)
-        self._log = PopLog(offsets.get(REVIVE_GROUP, {}))
-
-    def take(self, row: Row) -> None:
-        if row["kind"] in (TIMER, REVIVE):
-            for _ in self._log.take(row):
-                pass
-
-    def finish(self) -> None:
-        for key, offsets in self._log.open.items():
-            self._state.given[key] = UnacknowledgedMessages(min(offsets), len(offsets))
 
 
 class Unfinished(NamedTuple):
