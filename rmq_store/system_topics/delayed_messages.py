@@ -58,7 +58,6 @@ _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
 _ORDER = {"deletes": DELETES}
-_NEVER = 1 << 62
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 
 
@@ -161,21 +160,13 @@ def _levels(store: StoreReader, on_damage: OnDamage | None) -> Iterator[Iterator
     for part in all_of(store, SCHEDULE_TOPIC):
         start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)
         yield _level(store, QueueSlice(part.queue, start, part.stop), on_damage)
-        by_default += max(0, part.stop - max(start, _by_default_from(store, part.queue)))
+        # The times of those that no file of the queue lists are made of the broker's default levels.
+        tail = store.view.state(part.queue).tail
+        if tail is not None and store.config.messageDelayLevel is None:
+            by_default += max(0, part.stop - max(start, int(tail.offset[0])))
     # A configuration without messageDelayLevel says that the broker has the default levels.
     if by_default and store.config == StoreConfig():
         LOG.warning("%s", line_of_default_delays(by_default, again=GIVE_THE_FILE))
-
-
-def _by_default_from(store: StoreReader, queue: QueueId) -> int:
-    """The first queue offset that no file of the queue lists, if the configuration names no delay levels.
-
-    The time of such a message is made of the broker's default levels.
-    """
-    tail = store.view.state(queue).tail
-    if tail is None or store.config.messageDelayLevel is not None:
-        return _NEVER
-    return int(tail.offset[0])
 
 
 def _level(store: StoreReader, part: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
