@@ -283,7 +283,12 @@ class LaterTimerRecords:
     """The orders to delete of a queue of the timer topic, and the messages that were put off."""
 
     def __init__(self, store: StoreReader) -> None:
-        self._with_topic, self._alone = _forms(store)
+        # An order names a message by topic and UNIQ_KEY, or by UNIQ_KEY alone. Since 5.4.0
+        # appendTopicForTimerDeleteKey says so, by default false. A broker of such a release leaves
+        # `rocksdbstore/` in every store. Older ones have one form or the other.
+        with_topic = store.config.appendTopicForTimerDeleteKey
+        either = with_topic is None and not (store.path / ROCKSDB_STORE_DIR).is_dir()
+        self._with_topic, self._alone = either or bool(with_topic), either or not with_topic
         self._orders: set[tuple[str, int | None]] = set()
         self._put_off: dict[PutOffMessage, deque[int]] = {}
 
@@ -318,15 +323,3 @@ class LaterTimerRecords:
             yield key
         if self._with_topic:
             yield f"{row['topic']}+{key}"
-
-
-def _forms(store: StoreReader) -> tuple[bool, bool]:
-    """Whether an order names a message by topic and UNIQ_KEY, and whether by UNIQ_KEY alone.
-
-    Since 5.4.0 appendTopicForTimerDeleteKey says so, by default false. A broker of such a release
-    leaves `rocksdbstore/` in every store. Older ones have one form or the other.
-    """
-    with_topic = store.config.appendTopicForTimerDeleteKey
-    if with_topic is None and not (store.path / ROCKSDB_STORE_DIR).is_dir():
-        return True, True
-    return bool(with_topic), not with_topic
