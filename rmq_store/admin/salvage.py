@@ -290,14 +290,6 @@ def _with_number(stored: bytes, name: str, number: int | None) -> bytes:
     return bytes([PROPERTY_SEPARATOR]).join(changed)
 
 
-def moved_offsets(offsets: Iterable[tuple[QueueId, int]]) -> dict[QueueId, MovedOffsets]:
-    """By queue, what some offsets become in the new store."""
-    wanted: dict[QueueId, set[int]] = {}
-    for queue, offset in offsets:
-        wanted.setdefault(queue, set()).add(offset)
-    return {queue: MovedOffsets(sorted(some)) for queue, some in wanted.items()}
-
-
 class MovedOffsets:
     """Finds where some offsets of a queue, sorted, lead in the new queue: each to the same message, or to the
     first one after it that is there.
@@ -464,10 +456,12 @@ class _Salvaging:
         ]
         # Where a group goes on: the first message that it was given and did not acknowledge, else its offset.
         self._starts: dict[tuple[str, QueueId], int] = {}
+        wanted: dict[QueueId, set[int]] = {}
         for group, queue, offset in self._committed:
             given = None if state is None else state.given.get((group, queue))
             self._starts[group, queue] = offset if given is None else min(offset, given.first)
-        self._offsets = moved_offsets((queue, start) for (_, queue), start in self._starts.items())
+            wanted.setdefault(queue, set()).add(self._starts[group, queue])
+        self._offsets = {queue: MovedOffsets(sorted(some)) for queue, some in wanted.items()}
         if state is not None:
             self._config.write_files_without_offsets(writer.path)
         for topic, attributes in _declared(store):
