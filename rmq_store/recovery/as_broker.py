@@ -175,7 +175,7 @@ class BrokerQueue:
             filled = count * self.dtype.itemsize
             if filled < self.size:
                 break
-        self._remove_from(number + 1)
+        self.remove_from(number + 1)
         self.position = filled
 
     def truncate(self, log_end: int) -> None:
@@ -187,7 +187,7 @@ class BrokerQueue:
         while self.files:
             units = self._units(len(self.files) - 1)
             if not len(units) or int(units[0]["log_offset"]) >= log_end:
-                self._remove_from(len(self.files) - 1)
+                self.remove_from(len(self.files) - 1)
                 self.position = self.size
                 continue
             stops = ~self._sound(units) | (units["log_offset"] >= log_end)
@@ -198,7 +198,8 @@ class BrokerQueue:
             self.max_physic_offset = self._reached(units[count - 1])
             break
 
-    def _remove_from(self, number: int) -> None:
+    def remove_from(self, number: int) -> None:
+        """Delete the files from a number on; all where the log has none."""
         for _, path in self.files[number:]:
             self._changes.remove(path, self.size)
         del self.files[number:]
@@ -248,10 +249,6 @@ class BrokerQueue:
             self._changes.write(self.files[-1][1], self.size, self.position, raw[:count].data)
             self.position += count
             raw = raw[count:]
-
-    def destroy(self) -> None:
-        """Delete all files: the log has none."""
-        self._remove_from(0)
 
     def count_stale_units(self, log_end: int) -> int:
         """How many units of the last file are after the queue's end, or lead after the log's end."""
@@ -421,7 +418,7 @@ class BrokerRecovery:
             end = 0
             self.changes.release()
             for broker_queue in self.queues.values():
-                broker_queue.destroy()
+                broker_queue.remove_from(0)
         report = self.report
         report.log_start, report.log_end = self.files[0][0] if self.files else 0, end
         for queue, broker_queue in sorted(self.queues.items()):
@@ -513,7 +510,10 @@ class BrokerRecovery:
         indexer = None
         if self.config.messageIndexEnable is not False:
             geometry = index_geometry(self.index, self.config)
-            self._stretch_index_files(geometry.file_size)
+            for segment in self.index:  # opening one in the broker maps its full size (IndexFile)
+                missing = geometry.file_size - segment.size
+                if missing > 0:
+                    self.changes.add(Change(segment.path, "extended", missing, segment.size))
             indexer = last_index_writer(self.root, self.index, geometry, self.release, planned=True)
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
@@ -534,13 +534,6 @@ class BrokerRecovery:
             if indexer is not None:
                 self.report.index_items_rebuilt = indexer.items_written
                 indexer.close()
-
-    def _stretch_index_files(self, size: int) -> None:
-        """Extend short index files: opening one in the broker maps its full size (IndexFile)."""
-        for segment in self.index:
-            if segment.size < size:
-                missing = size - segment.size
-                self.changes.add(Change(segment.path, "extended", missing, segment.size))
 
     def _put(self, requests: DispatchRequests) -> None:
         for queue, rows in requests.by_queue():
