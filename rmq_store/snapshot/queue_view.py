@@ -406,29 +406,24 @@ class QueueView:
         """Entries from `start` to the end of the queue file that holds it."""
         files = self.files(queue)
         per_file = files.units_per_file or stop
-        if not state.batch:
+        if not state.batch:  # also those before min_offset, which the broker may read
             upto = min(stop, start - start % per_file + per_file)
-            return self._raw_entries(queue, state, start, upto)
+            first, last = max(start, files.first_unit), min(upto, state.file_stop)
+            listed = files.entries(first, last) if first < last else no_entries()
+            if state.tail is None:
+                return listed
+            inside = (state.tail.offset >= start) & (state.tail.offset < upto)
+            return concat_entries([listed, state.tail.take(inside)])
         entries = self.entries(queue, start, stop)
         if not len(entries):
             return entries
         first = int(entries.offset[0])
-
-        def is_reached(unit: int) -> bool:
-            return int(files.entries(unit, unit + 1).offset[0]) >= first
-
-        unit = bisect_first(state.file_start, state.file_stop, is_reached)
+        unit = bisect_first(
+            state.file_start,
+            state.file_stop,
+            lambda unit: int(files.entries(unit, unit + 1).offset[0]) >= first,
+        )
         return entries.take(slice(0, per_file - unit % per_file))
-
-    def _raw_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
-        """Entries including those before min_offset, which the broker may read."""
-        files = self._folders.files(queue)
-        first, last = max(start, files.first_unit), min(stop, state.file_stop)
-        listed = files.entries(first, last) if first < last else no_entries()
-        if state.tail is None:
-            return listed
-        inside = (state.tail.offset >= start) & (state.tail.offset < stop)
-        return concat_entries([listed, state.tail.take(inside)])
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: str = "LOWER"
