@@ -206,7 +206,9 @@ class StoreReader:
         Datasets (`messages`) open the store again.
         """
         self.view.is_closed = True
-        self._unmap()
+        self._log.chain.close()
+        self._folders.close()
+        self._compaction.close()
         self._key_index = None
         if self._shadow is not None:
             self._shadow.close()
@@ -235,11 +237,6 @@ class StoreReader:
             self._log.chain.close()
             self._folders.release()
             self._compaction.release()
-
-    def _unmap(self) -> None:
-        self._log.chain.close()
-        self._folders.close()
-        self._compaction.close()
 
     def __enter__(self) -> Self:
         return self
