@@ -193,8 +193,6 @@ class ConsumerQueues:
         self, queue: QueueId, timestamp: int, *, unreadable_before: bool = False
     ) -> int:
         """As `QueueView.first_since`."""
-        if self._files(queue) is None:
-            return self._view.first_since(queue, timestamp, unreadable_before=unreadable_before)
         store_time = partial(self.store_time, queue)
         boundary = find_boundary(*self.limits(queue), store_time, lambda time: time >= timestamp)
         return boundary.behind if unreadable_before else boundary.first
