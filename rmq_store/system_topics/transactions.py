@@ -91,7 +91,11 @@ class _Ended:
                 batch = batch.filter(pc.equal(batch["tags"], "d"))
                 numbers = whole_numbers(property_of(batch, "TRANS_OFFSET"))
                 places.append(numbers.drop_null().to_numpy())
-                offsets.append(_numbers_in(batch["body"].filter(pc.is_null(numbers))))
+                bodies = batch["body"].filter(pc.is_null(numbers)).to_pylist()  # "12,13,"
+                words = [
+                    word for body in bodies for word in body.decode("ascii", "replace").split(",")
+                ]
+                offsets.append(whole_numbers(pa.array(words, pa.string())).drop_null().to_numpy())
         found = np.unique(np.concatenate(offsets)), np.unique(np.concatenate(places))
         return cls(*found, is_whole=whole)
 
@@ -108,14 +112,6 @@ class _Ended:
 def _holds(numbers: Ints, wanted: int) -> bool:
     at = int(np.searchsorted(numbers, wanted))
     return at < len(numbers) and int(numbers[at]) == wanted
-
-
-def _numbers_in(bodies: pa.Array) -> Ints:
-    """The numbers of texts that separate them by commas."""
-    texts = [body.decode("ascii", "replace") for body in bodies.to_pylist()]
-    words = pa.array([word for text in texts for word in text.split(",")], pa.string())
-    numbers: Ints = whole_numbers(words).drop_null().to_numpy()
-    return numbers
 
 
 def _with_later_halves(
