@@ -14,7 +14,6 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadOptions
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
-from rmq_store.snapshot.ranges import LogSlice
 
 PLACE = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "storeTimestamp")
 ORIGIN = ("bornTimestamp", "tags", "keys", "uniqKey", "msgId", "reconsumeTimes")
@@ -140,9 +139,8 @@ def _copies(
         batches = store.read_slices(ranges, **how)
     else:
         # A record that its queue has lost was stored all the same.
-        pieces = [LogSlice(place, place + 1, 1) for place in plan.unlisted]
         slices = plan.ranges(store.view.offset_at_log)
-        in_log = (store.read_log(piece.start, piece.stop, **how) for piece in pieces)
+        in_log = (store.read_log(place, place + 1, **how) for place in plan.unlisted)
         batches = chain(store.read_slices(slices, **how), chain.from_iterable(in_log))
     for batch in batches:
         for row in values_in(batch, _COLUMNS):
