@@ -458,7 +458,9 @@ def _note_gap(store: StoreReader, extent: Extent, part: CheckedPart) -> None:
     elif severity is Severity.ERROR and len(part.damage) < _MOST_DAMAGE:
         part.damage.append((extent.start, extent.stop))
     stop = extent.stop
-    if extent.gap is Gap.MISSING and _has_empty_file(store, extent):
+    if extent.gap is Gap.MISSING and any(
+        extent.start <= int(path.name) < extent.stop for path in empty_files(store.log)
+    ):
         meaning = _EMPTY_FILE
     if extent.gap in (Gap.TORN, Gap.STALE):
         code, meaning, advice, stop = _about_end(store, extent, (code, meaning, advice))
@@ -496,11 +498,6 @@ def _is_listed(store: StoreReader, record: Bytes, log_offset: int) -> bool:
         if is_there and store.log_offset_of(queue, offset) == log_offset:
             return True
     return False
-
-
-def _has_empty_file(store: StoreReader, extent: Extent) -> bool:
-    """Whether a file without a byte has the name of one that is missing in a range of the log."""
-    return any(extent.start <= int(path.name) < extent.stop for path in empty_files(store.log))
 
 
 def _about_end(
