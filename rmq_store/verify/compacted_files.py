@@ -161,10 +161,9 @@ def _lost(
         return
     low, high = store.view.limits(queue)
     high = min(high, files.max_offset) if files.grows else high
-    part = QueueSlice(queue, max(low, files.min_offset), high)
     last: dict[str, tuple[int, bool]] = {}
     for batch in store.read_slices(
-        [part],
+        [QueueSlice(queue, max(low, files.min_offset), high)],
         columns=("queueOffset", "keys", "bodyCrc"),
         compacted=False,
         check_crc=False,

@@ -85,13 +85,12 @@ class Findings:
 
     def __iter__(self) -> Iterator[Finding]:
         order, causes = list(Severity), len(_CAUSES)
-        findings = [*self.kept, *self.further.values()]
 
         def key(one: Finding) -> tuple[int, int]:
             starts = (at for at, start in enumerate(_CAUSES) if one.code.startswith(start))
             return -order.index(one.severity), next(starts, causes)
 
-        return iter(sorted(findings, key=key))
+        return iter(sorted([*self.kept, *self.further.values()], key=key))
 
     def __len__(self) -> int:
         return len(self.kept) + len(self.further)

@@ -336,12 +336,13 @@ def check_files(store: StoreReader, findings: Findings) -> list[IndexFileStats]:
     sources = Sources(FILES_MAPPED)
     segments = list_index_files(store.path / INDEX_DIR)
     opened = [open_index_file(segment, store.config, sources) for segment in segments]
-    readable = (file for file in opened if isinstance(file, IndexFile))
-    geometries = [file.geometry for file in readable if file.header.items]
+    geometries = [
+        file.geometry for file in opened if isinstance(file, IndexFile) and file.header.items
+    ]
     for path, size in list_too_short(store.path / INDEX_DIR):
         expected = geometries[-1].file_size if geometries else INDEX_HEADER.itemsize
-        newest = all(segment.path < path for segment in segments)
-        just_made = newest and not closed  # a broker creates the file before it sets its size
+        # A broker creates the file before it sets its size.
+        just_made = not closed and all(segment.path < path for segment in segments)
         findings.add(being_written(path) if just_made else wrong_size(path, expected, size))
     flushed = 0 if closed else _flushed_until(store)
     health = []

@@ -114,8 +114,7 @@ class RecordComparison:
                 mine = is_queue[requests.queue]
                 places, offsets = requests.log_offset[mine].tolist(), requests.offset[mine].tolist()
                 offset_at = dict(zip(places, offsets, strict=True))
-                wheres = entries.log_offset[rows].tolist()
-                own[rows] = [offset_at.get(where, -1) for where in wheres]
+                own[rows] = [offset_at.get(at, -1) for at in entries.log_offset[rows].tolist()]
         return own
 
     def _places(self, queue: QueueId, log_offsets: Ints) -> Ints:
@@ -624,8 +623,9 @@ def _queueless(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
         count, last = sum(part.records for part in parts), _of_last_life(parts)
         back = "brings them back"
         if last < count:
-            since = "from when the topic was created for the last time"
-            back = f"brings back the last {last:,}, {since}"
+            back = (
+                f"brings back the last {last:,}, from when the topic was created for the last time"
+            )
         if kept:
             severity, state = Severity.ERROR, "has no files, though its topic is there"
             advice = _REBUILD

@@ -77,7 +77,6 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain values for JSON."""
         lost, helps = self.lost, self.help
-        refused = [{"path": file.path, "reason": file.reason} for file in self.refusals]
         return {
             "state": self.state,
             "lost_messages": lost.messages,
@@ -87,7 +86,9 @@ class Verdict:
             "damaged_bytes": lost.bytes,
             "unlisted_messages": self.unlisted,
             "broker_starts": self.starts,
-            "broker_refuses": refused,
+            "broker_refuses": [
+                {"path": file.path, "reason": file.reason} for file in self.refusals
+            ],
             "broker_cuts": self.cuts,
             "do": None if helps is None else helps.command,
             "effect": None if helps is None else helps.effect,
