@@ -138,7 +138,6 @@ def _closed(info: StoreInfo) -> str:
 
 def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
     """The summary as names and sentences, times in UTC."""
-    used = info.logEnd - info.logStart
     return [
         ("store", info.path),
         ("broker", info.brokerName),
@@ -146,7 +145,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
         ("lock", str(LockState(info.lockHeld, info.lockPid))),
         (
             "log",
-            f"{info.logStart} to {info.logEnd}: {size(used)}, "
+            f"{info.logStart} to {info.logEnd}: {size(info.logEnd - info.logStart)}, "
             f"{counted(info.logFiles, 'file')} of {size(info.logFileSize)}",
         ),
         ("stored", f"{iso_time(info.firstStoreTimestamp)} to {iso_time(info.lastStoreTimestamp)}"),
