@@ -269,8 +269,7 @@ def guess_release_4(log: CommitLog) -> str | None:
     """
     for extent in extents(log):
         if extent.record is not None and extent.record.properties:
-            ends = extent.record.properties[-1] == PROPERTY_SEPARATOR
-            return "4.9.0" if ends else "4.9.7"
+            return "4.9.0" if extent.record.properties[-1] == PROPERTY_SEPARATOR else "4.9.7"
     return None
 
 
