@@ -128,16 +128,16 @@ class CompactionFolders:
         return not was_closed(self._root)
 
     def _folders_of(self, queue: QueueId) -> tuple[str, str]:
-        names = COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR
-        log, entries = (queue_folder(self._root, name, queue) for name in names)
-        return log, entries
+        return (
+            queue_folder(self._root, COMPACTION_LOG_DIR, queue),
+            queue_folder(self._root, COMPACTION_QUEUE_DIR, queue),
+        )
 
     def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
         log, entries = self._folders_of(queue)
         files = CompactedQueue(log, entries, self._sources, seen, grows=self._may_grow())
         # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
-        both = os.path.isdir(log) and os.path.isdir(entries)
-        return files if both else None
+        return files if os.path.isdir(log) and os.path.isdir(entries) else None
 
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""

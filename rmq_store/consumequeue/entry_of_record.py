@@ -67,9 +67,8 @@ def appended_rows(offset: Ints, end: int) -> Ints:
     after the end does not leave a gap, and the queueOffset 0 is always appended
     (ConsumeQueue#putMessagePositionInfo). A BatchConsumeQueue appends every row.
     """
-    rows = np.arange(len(offset))
     if not len(offset) or (offset[0] >= end and (np.diff(offset) > 0).all()):
-        return rows
+        return np.arange(len(offset))
     kept = []
     for row, its in enumerate(offset.tolist()):
         if its == 0 or its >= end:

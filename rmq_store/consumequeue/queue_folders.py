@@ -125,8 +125,7 @@ class QueueFolders:
         """The files of a queue, or its part of the database in the form of files."""
         files = self._open.get(queue)
         if files is None:
-            in_database = self._database is not None and queue in self._database.ranges
-            if not in_database:
+            if self._database is None or queue not in self._database.ranges:
                 files = self.files_in_folder(queue, batch=batch)
             elif batch:
                 files = self._batch_of_database(queue)
