@@ -273,8 +273,7 @@ class CompactedGetter:
         status, rows, at = broker_batch(
             files.log, files.log_end, entries, offset, max_messages, None
         )
-        messages = [self._message(entries, row) for row in rows]
-        return GetMessageResult(status, at, low, high, messages)
+        return GetMessageResult(status, at, low, high, [self._message(entries, n) for n in rows])
 
     def _message(self, entries: Entries, row: int) -> Message:
         """The message of an entry. Raises CorruptRecordError, CorruptQueueError, MissingFileError, and

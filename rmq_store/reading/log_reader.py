@@ -280,13 +280,12 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
     if place.before is not None and place.before.start >= log.start:
         now = Mark.of(log, place.before.start, place.before.stop)
         if now != place.before:
-            actual = f"a log that ends before {place.offset}" if now is None else "other bytes"
             raise LogCutError(
                 path,
                 offset=LogOffset(place.offset),
                 reason="the log was cut behind what was already read: a broker lost what it had not flushed",
                 expected=f"the bytes that ended at {place.offset}",
-                actual=actual,
+                actual=f"a log that ends before {place.offset}" if now is None else "other bytes",
                 advice="The broker may have lost messages that were read after the cut. Start "
                 "again, or let a stream continue at the end of the log with failOnDataLoss=false"
                 + ("" if first else f". {IF_OTHER_STORE}"),

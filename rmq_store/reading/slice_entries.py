@@ -259,8 +259,9 @@ class WantedEntries:
             entry = entries.listed_at(queue, row)
             if entry.log_offset < 0 and not entry.size:
                 why = self._view.why_offsets_missing(queue)
-                what = f"queue {entry.name}, which has later messages, lists none ({why})"
-                self._refuse(entry, what)
+                self._refuse(
+                    entry, f"queue {entry.name}, which has later messages, lists none ({why})"
+                )
                 continue
             what = "filler" if entry.size == FILLER_SIZE else "an entry that points outside the log"
             self._refuse(
