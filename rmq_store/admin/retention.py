@@ -112,10 +112,7 @@ def plan_retention(
     file whose messages are all older, at any age of the file. `now_ms` and `disk_used_percent`
     default to the clock and the disk. Raises UnsupportedStoreError for a store in DLedger mode.
     """
-    refuse_members_log(store.path, store.config)  # its members delete by other rules
-    rules = policy or RetentionPolicy.of(store.config)
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    used = _used_percent(store) if disk_used_percent is None else disk_used_percent
+    rules, now, used = _asked(store, policy, now_ms, disk_used_percent)
     trigger: str | None = None
     if manual or keep_from is not None:
         trigger = "manual"
@@ -177,10 +174,7 @@ def why_kept(
     `goes_at` holds while nobody writes to the file and the disk stays as full as it is. Raises as
     `plan_retention`.
     """
-    refuse_members_log(store.path, store.config)
-    rules = policy or RetentionPolicy.of(store.config)
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    used = _used_percent(store) if disk_used_percent is None else disk_used_percent
+    rules, now, used = _asked(store, policy, now_ms, disk_used_percent)
     segments = store.log.chain.segments
     if not segments:
         return None
@@ -198,6 +192,18 @@ def why_kept(
             kept_by = "deleteWhen"
         goes_at = at
     return OldestFile(segments[0].path, written, old_enough, used, kept_by, goes_at)
+
+
+def _asked(
+    store: StoreReader, policy: RetentionPolicy | None, now_ms: int | None, used: float | None
+) -> tuple[RetentionPolicy, int, float]:
+    """The rules, the time (ms) and how full the disk is, where they are not given those of now."""
+    refuse_members_log(store.path, store.config)  # its members delete by other rules
+    return (
+        policy or RetentionPolicy.of(store.config),
+        time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+        _used_percent(store) if used is None else used,
+    )
 
 
 def _used_percent(store: StoreReader) -> float:
