@@ -410,8 +410,9 @@ def _about_unsure(
             "Its items were not examined: it may be intact, of a maxHashSlotNum and maxIndexNum that "
             "are unknown here"
         )
-    todo = error.advice or _SHORTEN
-    yield a_warning("index-unreadable", segment.path, f"{error.reason}. {known}", todo)
+    yield a_warning(
+        "index-unreadable", segment.path, f"{error.reason}. {known}", error.advice or _SHORTEN
+    )
 
 
 def _likely_geometry(

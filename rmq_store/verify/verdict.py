@@ -253,8 +253,9 @@ def _help(
     if any(code.startswith("index-") for code in wrong):
         return Help(rebuild, f"indexes {every}")
     if plan is not None and not plan.clean:
-        effect = "it recovers the store, and takes no message from its queues"
-        return Help("start the broker", effect)
+        return Help(
+            "start the broker", "it recovers the store, and takes no message from its queues"
+        )
     return None
 
 
