@@ -95,8 +95,9 @@ def plan_recovery(
     UnrecoverableStoreError if the broker would not start.
     """
     if method not in METHODS:
-        why = f"unknown method of recovery {method!r}"
-        raise InvalidArgumentError(reason=why, expected=" or ".join(METHODS))
+        raise InvalidArgumentError(
+            reason=f"unknown method of recovery {method!r}", expected=" or ".join(METHODS)
+        )
     root, settings, traits = _opened(path, config, release)
     refuse_locked(root)
     if method == "broker":
@@ -258,8 +259,9 @@ def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterat
 def _of_chain(kind: str, error: StoreError) -> RefusedFile:
     path = Path(str(error.path))
     if not path.name.isdigit():
-        remedy = "move it away: it is none of these files"
-        return RefusedFile(kind, str(path), "its name is not a number", remedy)
+        return RefusedFile(
+            kind, str(path), "its name is not a number", "move it away: it is none of these files"
+        )
     return RefusedFile(kind, str(path), f"it has {error.actual}, expected {error.expected}", "")
 
 

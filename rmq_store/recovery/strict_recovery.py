@@ -81,8 +81,9 @@ _Queues = QueueRecovery | DatabaseQueues
 def refuse_abort(root: Path) -> None:
     """Raises UncleanStoreError if `abort` exists."""
     if (root / ABORT_FILE).exists():
-        why = "the store was not closed cleanly, or a broker has it open"
-        raise _unclean(root / ABORT_FILE, reason=why)
+        raise _unclean(
+            root / ABORT_FILE, reason="the store was not closed cleanly, or a broker has it open"
+        )
 
 
 def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot) -> None:
