@@ -259,8 +259,9 @@ def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> N
         (store_type, STORE_TYPES, "storeType that is written"),
     ):
         if given not in known:
-            why = f"{given!r} is not a {kind}"
-            raise InvalidArgumentError(reason=why, expected=" or ".join(known))
+            raise InvalidArgumentError(
+                reason=f"{given!r} is not a {kind}", expected=" or ".join(known)
+            )
     if store_type == FILES:
         return
     if release.release < _DATABASE_SINCE:
