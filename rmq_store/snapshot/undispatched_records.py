@@ -108,14 +108,15 @@ def _strays_in(
     for piece in walk(log, start, stop):
         if not isinstance(piece, SoundRun):  # the records after it count too
             if piece.gap is Gap.DAMAGED:
-                error = CorruptRecordError(
-                    log.path_at(piece.start),
-                    offset=LogOffset(piece.start),
-                    reason=f"{piece.stop - piece.start} bytes of the log that are in no queue yet are "
-                    f"damaged: {piece.reason}",
-                    advice="The messages there are lost, of any queue. rmqstore verify says more",
+                damage.append(
+                    CorruptRecordError(
+                        log.path_at(piece.start),
+                        offset=LogOffset(piece.start),
+                        reason=f"{piece.stop - piece.start} bytes of the log that are in no queue yet are "
+                        f"damaged: {piece.reason}",
+                        advice="The messages there are lost, of any queue. rmqstore verify says more",
+                    )
                 )
-                damage.append(error)
             continue
         requests = requests_of(piece.headers)
         states = [listed.get(queue) for queue in requests.queues]
@@ -210,16 +211,17 @@ class _Placing:
     def _report(self, entries: Entries) -> None:
         for row in range(len(entries)):
             entry = entries.listed_at(self._queue, row)
-            error = CorruptQueueError(
-                self._log.path_at(entry.log_offset),
-                offset=LogOffset(entry.log_offset),
-                reason=f"a record that queue {self._queue.name} does not "
-                f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
-                advice="Read with source=commitlog to get the message, "
-                "or rebuild the queues: rmqstore rebuild STORE --to NEW",
-                entry=entry,
+            self.misplaced.append(
+                CorruptQueueError(
+                    self._log.path_at(entry.log_offset),
+                    offset=LogOffset(entry.log_offset),
+                    reason=f"a record that queue {self._queue.name} does not "
+                    f"list says queue offset {entry.queue_offset}, which does not follow the queue's end",
+                    advice="Read with source=commitlog to get the message, "
+                    "or rebuild the queues: rmqstore rebuild STORE --to NEW",
+                    entry=entry,
+                )
             )
-            self.misplaced.append(error)
 
 
 def _runs(entries: Entries) -> list[Entries]:
