@@ -211,10 +211,11 @@ class WantedEntries:
         large = entries.count > _MOST_MESSAGES
         for row in np.flatnonzero(large).tolist():
             entry = entries.listed_at(part.queue, row)
-            what = (
-                f"an inner batch of queue {entry.name} claims to have {entry.messages:,} messages"
+            self._refuse(
+                entry,
+                f"an inner batch of queue {entry.name} claims to have {entry.messages:,} messages",
+                expected=f"at most {_MOST_MESSAGES:,}",
             )
-            self._refuse(entry, what, expected=f"at most {_MOST_MESSAGES:,}")
         return entries.take(~large) if large.any() else entries
 
     def _report_missing_files(self, part: QueueSlice, entries: Entries) -> Entries:
@@ -276,8 +277,9 @@ class WantedEntries:
     ) -> None:
         """Report an entry. `sides`: what was expected, and the actual value."""
         folder, offset = self._view.folder(QueueId(*entry[:2])), QueueOffset(entry.queue_offset)
-        error = CorruptQueueError(folder, offset=offset, reason=reason, advice=advice, **sides)
-        self._damaged(error, entry)
+        self._damaged(
+            CorruptQueueError(folder, offset=offset, reason=reason, advice=advice, **sides), entry
+        )
 
 
 def _stops_before(parts: Sequence[QueueSlice]) -> list[int]:
