@@ -342,8 +342,7 @@ def _take_log(store: StoreReader, root: Path, mode: str, progress: Progress | No
             continue
         path = root / COMMITLOG_DIR / Path(segment.path).name
         if not path.exists():
-            whole = segment.base < last.base and segment.size == chain.file_size
-            if mode == "link" and whole:
+            if mode == "link" and segment.base < last.base and segment.size == chain.file_size:
                 os.link(segment.path, path)
             else:
                 _copy(segment, path, chain.file_size)
