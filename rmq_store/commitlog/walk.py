@@ -373,8 +373,7 @@ class CutOffEntries:
         window.fetch([run.stop], [run.stop + 2 * ENTRY_HEAD_SIZE])
         after = DLedgerEntryHead.of(raw[run.stop : run.stop + ENTRY_HEAD_SIZE].tobytes())
         alone = len(run.at) == 1 and after.fault_at(base + run.stop) is None
-        in_order = known is None or (first.index > known.index and first.term >= known.term)
-        if in_order:
+        if known is None or (first.index > known.index and first.term >= known.term):
             goes_on = after.index > first.index and after.term >= first.term
             if not alone or goes_on or _is_newer(window, base, run):
                 self._last = last
