@@ -150,8 +150,7 @@ class WantedEntries:
     def _leading(self, part: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
         if not queue_entries.all_lead(entries.log_offset.data, entries.size.data, self._log_end):
-            before_end = entries.log_offset <= self._log_end - entries.size
-            leads = entries.points_to_record & before_end
+            leads = entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
             others = self._report_missing_files(part, entries.take(~leads))
             self._report_dead_ends(part.queue, others)
             entries = entries.take(leads)
