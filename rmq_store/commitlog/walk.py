@@ -110,7 +110,12 @@ def _in_entry(
     fault = head.fault_at(at)
     if head.is_blank(room) or (fault is None and head.body_length == 0):
         return Gap.FILLER
-    content = _in_body(log, segment, at)
+    content: Record | Gap | CorruptRecordError = Gap.UNWRITTEN
+    if room > ENTRY_HEAD_SIZE:
+        try:
+            content = log.decoded_at(segment, at + ENTRY_HEAD_SIZE)
+        except CorruptRecordError as error:
+            content = error
     if isinstance(content, Record) and (
         fault is not None or content.total_size == head.body_length
     ):
@@ -129,15 +134,6 @@ def _in_entry(
         advice="Records after the offset are still readable; "
         "rmqstore verify lists the damaged ranges",
     )
-
-
-def _in_body(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
-    if at + ENTRY_HEAD_SIZE >= log.chain.segment_end(segment):
-        return Gap.UNWRITTEN
-    try:
-        return log.decoded_at(segment, at + ENTRY_HEAD_SIZE)
-    except CorruptRecordError as error:
-        return error
 
 
 def _piece_of(
