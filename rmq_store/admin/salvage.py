@@ -25,7 +25,7 @@ from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offs
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import misnamed_files
-from rmq_store.commitlog.walk import Extent, SoundRun, page_rest_end, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, page_rest_end, sound_headers, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
@@ -554,19 +554,18 @@ def _declared(store: StoreReader) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _topics_of_inner_batches(store: StoreReader) -> set[str]:
     topics: set[str] = set()
-    for piece in walk(store.log, check_crc=False):
-        if isinstance(piece, SoundRun):
-            rows = np.flatnonzero(piece.headers.sys_flag & SysFlag.INNER_BATCH)
-            if len(rows):
-                topics.update(stored_topics(piece.headers.take(rows)).unique().to_pylist())
+    for headers in sound_headers(store.log):
+        rows = np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH)
+        if len(rows):
+            topics.update(stored_topics(headers.take(rows)).unique().to_pylist())
     return topics
 
 
 def _has_record_crcs(store: StoreReader) -> bool:
     """Whether the newest file has record CRCs. If so, the target gets new ones."""
     last = store.log.last_file()
-    runs = walk(store.log, None if last is None else last.base)
-    return any(len(record_crc_rows(run.headers)) > 0 for run in runs if isinstance(run, SoundRun))
+    parts = sound_headers(store.log, None if last is None else last.base, check_crc=True)
+    return any(len(record_crc_rows(headers)) > 0 for headers in parts)
 
 
 def _without_bare(headers: Headers, report: SalvageReport) -> Headers:

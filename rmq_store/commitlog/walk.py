@@ -209,6 +209,14 @@ def walk(
     return _pieces(log, first, log.chain.stop if stop is None else stop, check_crc, piece_at)
 
 
+def sound_headers(
+    log: CommitLog, start: int | None = None, stop: int | None = None, *, check_crc: bool = False
+) -> Iterator[Headers]:
+    """The headers of the records of a `walk`, without what lies between them."""
+    pieces = walk(log, start, stop, check_crc=check_crc)
+    return (piece.headers for piece in pieces if isinstance(piece, SoundRun))
+
+
 def records_from(log: CommitLog, start: int) -> Iterator[SoundRun]:
     """The records from `start`, a log offset, to the end of the log.
 

@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, SoundRun, last_from, walk
+from rmq_store.commitlog.walk import (
+    WITHIN_THE_LOG,
+    Extent,
+    SoundRun,
+    last_from,
+    sound_headers,
+    walk,
+)
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import QueuesBegun
 from rmq_store.errors import IndexGeometryError, StoreError
@@ -109,9 +116,8 @@ class LogWalk:
         """The records of a log whose end and damage are known."""
         at = self.start
         for damaged, behind in [*self.damage, (stop, stop)]:
-            for piece in walk(self.log, at, damaged, check_crc=False) if at < damaged else ():
-                if isinstance(piece, SoundRun):
-                    yield piece.headers
+            if at < damaged:
+                yield from sound_headers(self.log, at, damaged)
             at = max(at, behind)
 
     def _found(self) -> Iterator[Headers]:

@@ -18,7 +18,7 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, end_now, walk
+from rmq_store.commitlog.walk import Extent, SoundRun, end_now, sound_headers, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.tiered import tiered_queues
 from rmq_store.consumequeue.queue_folders import QueueFolders, line_of_lost_end
@@ -233,9 +233,7 @@ class Opening:
     def _headers(self, start: int, stop: int) -> Iterator[Headers]:
         """The records of a range of the log, up to a file that expired meanwhile."""
         try:
-            for piece in walk(self.log, start, stop, check_crc=False):
-                if isinstance(piece, SoundRun):
-                    yield piece.headers
+            yield from sound_headers(self.log, start, stop)
         except MissingFileError:
             return
 

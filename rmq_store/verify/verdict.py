@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.walk import SoundRun, walk
+from rmq_store.commitlog.walk import sound_headers
 from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.store_reader import StoreReader
@@ -189,17 +188,12 @@ def _times_around(
     first, last = min(start for start, _ in damage), max(stop for _, stop in damage)
     before = None
     for file in reversed([file for file in store.log.chain.segments if file.base < first]):
-        for headers in _sound(store, file.base, first):
+        for headers in sound_headers(store.log, file.base, first):
             before = int(headers.store_timestamp[-1])
         if before is not None:
             break
-    after = next(_sound(store, last, store.log_range()[1]), None)
+    after = next(sound_headers(store.log, last, store.log_range()[1]), None)
     return before, None if after is None else int(after.store_timestamp[0])
-
-
-def _sound(store: StoreReader, start: int, stop: int) -> Iterator[Headers]:
-    pieces = walk(store.log, start, stop, check_crc=False)
-    return (piece.headers for piece in pieces if isinstance(piece, SoundRun))
 
 
 def start_of(store: StoreReader) -> BrokerStart | None:
