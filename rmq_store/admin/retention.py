@@ -112,7 +112,7 @@ def plan_retention(
     file whose messages are all older, at any age of the file. `now_ms` and `disk_used_percent`
     default to the clock and the disk. Raises UnsupportedStoreError for a store in DLedger mode.
     """
-    rules, now, used = _asked(store, policy, now_ms, disk_used_percent)
+    rules, now, used = _rules_time_and_disk(store, policy, now_ms, disk_used_percent)
     trigger: str | None = None
     if manual or keep_from is not None:
         trigger = "manual"
@@ -174,7 +174,7 @@ def why_kept(
     `goes_at` holds while nobody writes to the file and the disk stays as full as it is. Raises as
     `plan_retention`.
     """
-    rules, now, used = _asked(store, policy, now_ms, disk_used_percent)
+    rules, now, used = _rules_time_and_disk(store, policy, now_ms, disk_used_percent)
     segments = store.log.chain.segments
     if not segments:
         return None
@@ -194,7 +194,7 @@ def why_kept(
     return OldestFile(segments[0].path, written, old_enough, used, kept_by, goes_at)
 
 
-def _asked(
+def _rules_time_and_disk(
     store: StoreReader, policy: RetentionPolicy | None, now_ms: int | None, used: float | None
 ) -> tuple[RetentionPolicy, int, float]:
     """The rules, the time (ms) and how full the disk is, where they are not given those of now."""

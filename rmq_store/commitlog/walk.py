@@ -382,7 +382,7 @@ class CutOffEntries:
             if not alone or goes_on or _is_newer(window, base, run):
                 self._last = last
             return False
-        damaged = known is not None and after.index == known.index + 2 and after.term >= known.term
+        damaged = after.index == known.index + 2 and after.term >= known.term
         return not (alone and damaged)
 
 

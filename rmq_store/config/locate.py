@@ -20,6 +20,7 @@ from rmq_store.errors import (
     InvalidArgumentError,
     MissingFileError,
     NotAStoreError,
+    OsErrorsOf,
     StoreError,
     UnsupportedStoreError,
     from_os_error,
@@ -205,8 +206,9 @@ def refuse_linked_queues(root: Path) -> None:
 
 
 def _listed(folder: str | Path) -> list[os.DirEntry[str]]:
-    entries = entries_of(folder, "listing queues", NotADirectoryError)
-    return [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
+    with OsErrorsOf(folder, "listing queues"):
+        entries = entries_of(folder, "listing queues", NotADirectoryError)
+        return [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
 
 
 def _own_log_folder(root: Path, folder: Path, mine: list[Path]) -> str | None:

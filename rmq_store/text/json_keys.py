@@ -30,7 +30,8 @@ def as_json_object(report: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {camel_case(one.name): _plain(getattr(value, one.name)) for one in fields(value)}
+        names = (field.name for field in fields(value))
+        return {camel_case(name): _plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
