@@ -224,6 +224,4 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, datetime):
         return in_utc(value)
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

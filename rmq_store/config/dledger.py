@@ -239,9 +239,7 @@ def unread_dledger(
 def _evidence(indexes: Sequence[Path], pure: bool) -> str:
     if indexes:
         return f"{indexes[0]} has files, and no data folder does"
-    if pure:
-        return "the folder dledger-* has no file"
-    return "enableDLegerCommitLog=true"
+    return "the folder dledger-* has no file" if pure else "enableDLegerCommitLog=true"
 
 
 def _plain(old: Sequence[SegmentFile]) -> str:

@@ -94,9 +94,7 @@ class SegmentChain:
     def segment_at(self, offset: int) -> SegmentFile | None:
         """The file that holds `offset`; None in a hole or outside the chain."""
         at = bisect_right(self._bases, offset) - 1
-        if at < 0 or offset >= self._bases[at] + self.file_size:
-            return None
-        return self.segments[at]
+        return None if at < 0 or offset >= self._bases[at] + self.file_size else self.segments[at]
 
     def segments_from(self, offset: int) -> Iterator[SegmentFile]:
         """The file that holds `offset`, if any, and all files after it."""

@@ -224,6 +224,5 @@ def _states(states: Counter[str]) -> str:
 def _trace(inquiry: Inquiry, row: Row) -> Cell:
     """The command that shows the history of a message; empty without a key."""
     key = row.get("uniqKey") or row.get("msgId") or row.get("originMsgId")
-    if not key or key.startswith("-"):  # it would be an option
-        return text(None)
-    return inquiry.command("trace", key)
+    # With a hyphen in front it would be an option.
+    return text(None) if not key or key.startswith("-") else inquiry.command("trace", key)

@@ -306,9 +306,7 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
         return value.isoformat(timespec=digits) if value.tzinfo is None else in_utc(value, digits)
     if isinstance(value, date):
         return value.isoformat()
-    if isinstance(value, pa.MonthDayNano):
-        return _duration(value)
-    return _inner(value, kind)
+    return _duration(value) if isinstance(value, pa.MonthDayNano) else _inner(value, kind)
 
 
 def _duration(value: Any) -> str:
