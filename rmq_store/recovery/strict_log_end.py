@@ -189,11 +189,10 @@ def index_geometry(files: Sequence[SegmentFile], config: StoreConfig) -> Geometr
 
     A file without items proves the fewest.
     """
-    explicit = config.maxHashSlotNum, config.maxIndexNum
     empty: Geometry | None = None
     for segment in reversed(files):
         try:
-            file = IndexFile(segment, slots=explicit[0], items=explicit[1])
+            file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
         except IndexGeometryError:
             continue
         if file.header.items:
@@ -254,10 +253,9 @@ class IndexRecovery:
     def _header(self, segment: SegmentFile) -> Header | None:
         """The header of a trustworthy file; None for any other."""
         try:
-            file = IndexFile(segment, slots=self.geometry.slots, items=self.geometry.items)
+            header = IndexFile(segment, slots=self.geometry.slots, items=self.geometry.items).header
         except StoreError:
             return None
-        header = file.header
         return header if header.items and header.end_log_offset < self._log_end else None
 
     def remove_doubtful(self, changes: ChangeList) -> None:
