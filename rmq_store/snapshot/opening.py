@@ -50,7 +50,9 @@ from rmq_store.text.times import shown_time
 _NEAR_END = 4 << 20  # last bytes of the log in which a clock may have been set back
 _SEARCHED = 64 << 20  # bytes of the log searched for the record of a queue's last entry
 _SAID: set[Path] = set()  # stores of which was said what follows the end of their log
-_REBUILD = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild STORE --to NEW"
+REBUILD_QUEUES = (
+    "Read with source=commitlog, or rebuild the queues: rmqstore rebuild STORE --to NEW"
+)
 _LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _NAMED = 3  # queues in a sentence
 _LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have
@@ -247,7 +249,7 @@ class Opening:
                     self.view.folder(queue),
                     reason=f"queue {queue.name} lists no message at queue offset {start} "
                     f"to {stop}: a file of it is missing, empty or cut",
-                    advice=_REBUILD,
+                    advice=REBUILD_QUEUES,
                     entry=ListedAt(*queue, start, -1, 0, stop - start),
                 )
 

@@ -41,7 +41,7 @@ from rmq_store.markers import Checkpoint
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE, refused_files
 from rmq_store.recovery.recover_store import BrokerStart
-from rmq_store.snapshot.opening import refuse_unknown_size
+from rmq_store.snapshot.opening import REBUILD_QUEUES, refuse_unknown_size
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.compacted_files import compaction_findings
@@ -727,9 +727,6 @@ class VerifyQuestion:
         return conclude(store, whole)
 
 
-_ADVICE = "Read with source=commitlog, or rebuild the queues: rmqstore rebuild STORE --to NEW"
-
-
 def errors_of_part(
     store: StoreReader, start: int, stop: int, wanted: Callable[[QueueId], bool]
 ) -> Iterator[StoreError]:
@@ -768,6 +765,6 @@ def _not_listed(
         queue_folder(store, queue),
         reason=f"queue {queue.name} {lists} {counted(count, 'record')} of it in the log; the first has log "
         f"offset {log_offset}",
-        advice=_ADVICE,
+        advice=REBUILD_QUEUES,
         entry=ListedAt(*queue, queue_offset, log_offset, 0, count),
     )
