@@ -28,7 +28,7 @@ from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import buffers, slices
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_misnamed
-from rmq_store.commitlog.walk import Extent, SoundRun, walk
+from rmq_store.commitlog.walk import Extent, Progress, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.json_files import as_it_is, read_config
 from rmq_store.config.locate import require_apart
@@ -85,7 +85,6 @@ _OF_RECOVERY = (
 )
 
 Recover = Callable[..., RecoveryReport]
-Progress = Callable[[int], None]  # receives the number of bytes copied or read
 _DAMAGE_KEPT = 4096  # bytes of a damaged range that stand for it
 _LOST = (Gap.DAMAGED, Gap.MISSING)
 _HALVES = pa.array(list(OP_TOPICS))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offs
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, record_crc_rows
 from rmq_store.commitlog.log import misnamed_files
-from rmq_store.commitlog.walk import Extent, SoundRun, page_rest_end, sound_headers, walk
+from rmq_store.commitlog.walk import Extent, Progress, SoundRun, page_rest_end, sound_headers, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
@@ -331,8 +331,6 @@ _SKIPPED_KEPT = 10_000  # ranges listed one by one; further ones are counted
 # Gaps that are not a loss: the filler at a file's end, and bytes never written or cut off on
 # purpose.
 _NO_LOSS = frozenset((Gap.FILLER, Gap.UNWRITTEN, Gap.STALE))
-
-Progress = Callable[[int], None]  # receives the number of log bytes read
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,7 @@ _SHORT_STEP = 64 << 10
 
 _LEFT_OVER = "entries that the log was cut before"
 
+Progress = Callable[[int], None]  # receives the number of bytes of the log that were worked on
 _Piece = SoundRun | Extent
 _PieceAt = Callable[[CommitLog, SegmentFile, int], _Piece]
 

@@ -18,7 +18,15 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import MisnamedFile, empty_files, misnamed_files
-from rmq_store.commitlog.walk import Extent, SoundRun, end_now, next_start, page_rest_end, walk
+from rmq_store.commitlog.walk import (
+    Extent,
+    Progress,
+    SoundRun,
+    end_now,
+    next_start,
+    page_rest_end,
+    walk,
+)
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import (
@@ -66,8 +74,6 @@ from rmq_store.verify.queues_against_log import (
     queue_folder,
 )
 from rmq_store.verify.verdict import Verdict, start_of, verdict_of
-
-Progress = Callable[[int], None]  # receives the number of log bytes checked
 
 _SALVAGE = "Copy the intact messages into a new store: rmqstore salvage"
 # Of a missing file whose empty remains are there: `log-file-refused` is reported too.
