@@ -121,8 +121,7 @@ class RecordComparison:
         """The queue offset at which a queue lists the record at each log offset; -1 if at none."""
         listed = self._listing_of(queue, log_offsets)
         at = np.minimum(np.searchsorted(listed.log_offset, log_offsets), len(listed.offset) - 1)
-        places: Ints = np.where(listed.log_offset[at] == log_offsets, listed.offset[at], -1)
-        return places
+        return np.where(listed.log_offset[at] == log_offsets, listed.offset[at], -1)
 
     def _listing_of(self, queue: QueueId, log_offsets: Ints) -> ListedPlaces:
         """What a queue lists, at least what leads from the first to the last of these places.

@@ -688,8 +688,7 @@ def unopened_bodies(headers: Headers, *, whole: bool) -> Ints:
     at = headers.body_at[rows, np.newaxis] + np.arange(_FRONT)
     fronts = headers.window[np.minimum(at, len(headers.window) - 1)]
     begins = begin_compressed(fronts, headers.sys_flag[rows]) & (headers.body_length[rows] > 1)
-    unopened: Ints = rows[~begins]
-    return unopened
+    return rows[~begins]
 
 
 def _opens(headers: Headers, row: int) -> bool:
