@@ -155,8 +155,7 @@ class BrokerQueue:
 
     @staticmethod
     def _sound(units: npt.NDArray[Any]) -> Mask:
-        sound: Mask = (units["log_offset"] >= 0) & (units["size"] > 0)
-        return sound
+        return (units["log_offset"] >= 0) & (units["size"] > 0)
 
     def _reached(self, unit: Any) -> int:
         """The value that a unit contributes to maxPhysicOffset."""
