@@ -366,5 +366,4 @@ class LastLivesOfQueues:
         if not self.begin:
             return requests
         begin = np.array([self.begin.get(queue, 0) for queue in requests.queues], dtype=np.int64)
-        kept: Mask = requests.log_offset >= begin[requests.queue]
-        return requests.take(np.flatnonzero(kept))
+        return requests.take(np.flatnonzero(requests.log_offset >= begin[requests.queue]))
