@@ -336,8 +336,7 @@ class IndexFile:
 
     def slots_of(self, numbers: Ints) -> Ints:
         """The slots that belong to the hashes of these items."""
-        hashes: Ints = self._items(numbers)["key_hash"].astype(np.int64)
-        return hashes % self.geometry.slots
+        return self._items(numbers)["key_hash"].astype(np.int64) % self.geometry.slots
 
     def item(self, number: int) -> np.void:
         """An item as stored."""
@@ -350,8 +349,7 @@ class IndexFile:
 
     def key_hashes(self, start: int, stop: int) -> Ints:
         """Hashes of items number `start` + 1 to `stop`; call it for pieces, to limit memory."""
-        hashes: Ints = self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
-        return hashes
+        return self._places(start + 1, stop + 1)["key_hash"].astype(np.int64)
 
     def walk(self, key_hash: int, hits: list[int]) -> Iterator[tuple[int, int]]:
         """Add the log offsets of the items with exactly this hash to `hits`, newest first.
