@@ -459,8 +459,7 @@ class EntryCheck:
         at = np.searchsorted(near.offset, rows.offset)
         ends = np.append(near.log_offset + near.size, 0)  # none is before the first
         begins = np.append(near.log_offset, np.iinfo(np.int64).max)
-        follows: Mask = ends[at - 1] <= rows.log_offset
-        return follows & (rows.log_offset + rows.size <= begins[at + 1])
+        return (ends[at - 1] <= rows.log_offset) & (rows.log_offset + rows.size <= begins[at + 1])
 
     def _say_moved(self, rows: ListedEntries, numbers: Ints, row: int) -> None:
         """Say once of a store that messages have other queue offsets than their records say."""
