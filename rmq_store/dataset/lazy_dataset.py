@@ -5,6 +5,7 @@ Arrow's class stands for files that C++ reads. Query engines ask its methods onl
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -131,7 +132,7 @@ class LazyScanner:
         return sum(batch.num_rows for batch in self.to_batches())
 
 
-class Scans:
+class Scans(ABC):
     """What datasets and fragments share: scans of some columns and rows, in many forms."""
 
     @property
@@ -139,8 +140,9 @@ class Scans:
         """What is true of all rows: nothing in particular."""
         return pc.scalar(True)
 
+    @abstractmethod
     def _scanner(self, *args: Any, **how: Any) -> LazyScanner:
-        raise NotImplementedError
+        """As `scanner`."""
 
     def scanner(self, *args: Any, **how: Any) -> Any:
         """Some columns and rows, to be read once, as by a `pyarrow.dataset.Scanner`.
@@ -183,9 +185,9 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         """The column that is read where only the number of rows matters."""
         return self._columns.field(0)
 
+    @abstractmethod
     def _batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         """At least the rows that match the filter `wanted`; the filter is applied to them again."""
-        raise NotImplementedError
 
     def _wanted(self, wanted: Any) -> Any:
         """The filter together with the one that stands already; None without any."""
