@@ -188,7 +188,7 @@ def why_kept(
         kept_by, goes_at = None, now
     elif used <= rules.due_above:
         at = rules.goes_at(written, now)
-        if kept_by is None and at != now:
+        if kept_by is None and (at is None or at > now):
             kept_by = "deleteWhen"
         goes_at = at
     return OldestFile(segments[0].path, written, old_enough, used, kept_by, goes_at)

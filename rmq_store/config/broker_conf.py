@@ -312,9 +312,10 @@ class RetentionPolicy:
         return written + self.fileReservedTime * _HOUR_MS
 
     def goes_at(self, written: int, now: int) -> int | None:
-        """When a file that was last `written` then is deleted for its age, from `now` on, all in ms: in an
-        hour of deleteWhen; None without hours."""
-        hours, at = self.hours(), max(now, self.old_enough_from(written))
+        """When a file that was last `written` then is deleted for its age, all in ms: in an hour of
+        deleteWhen, not before the quarter of an hour that `now` is in, so that looks in it say the same;
+        None without hours."""
+        hours, at = self.hours(), max(now - now % _QUARTER_MS, self.old_enough_from(written))
         # A change of the clock may skip an hour for a day.
         last = at + 2 * (_MOST_HOURS + 1) * _HOUR_MS
         while at < last:

@@ -151,8 +151,8 @@ GROUPS = Table(
             "deletedFrom",
             TIMESTAMP,
             "when retention may delete it for its age: fileReservedTime after its log file was written, in "
-            "an hour of deleteWhen, from now on; null in the last file, which no broker deletes, and if "
-            "it is not known",
+            "an hour of deleteWhen, from this quarter of an hour on; null in the last file, which no broker "
+            "deletes, and if it is not known",
         ),
         (
             "status",

@@ -71,6 +71,15 @@ def test_unread_messages_are_deleted_from_when_a_plan_takes_their_file(copy: Gol
         assert all(row["deletedFrom"] is None for row in rows if not row["lag"])
 
 
+def test_two_looks_in_an_hour_of_deletion_say_the_same() -> None:
+    """Whatever the time of the day is: else an answer would differ from itself."""
+    quarter = NOW - NOW % (HOUR // 4)
+    looks = {ALWAYS.goes_at(NOW - 100 * HOUR, quarter + ms) for ms in (0, 1, HOUR // 4 - 1)}
+    assert looks == {quarter}
+    due = NOW - ALWAYS.fileReservedTime * HOUR
+    assert ALWAYS.goes_at(due, NOW - 1) == ALWAYS.goes_at(due, NOW) == NOW
+
+
 def test_files_that_are_never_deleted_have_no_time_of_it(copy: GoldenStore, tmp_path: Path) -> None:
     conf = tmp_path / "never.conf"
     conf.write_text("fileReservedTime=99999999\n")
