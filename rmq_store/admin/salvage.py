@@ -552,7 +552,7 @@ def _declared(store: StoreReader) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _topics_of_inner_batches(store: StoreReader) -> set[str]:
     topics: set[str] = set()
-    for headers in sound_headers(store.log):
+    for headers in sound_headers(store.log, check_crc=False):
         rows = np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH)
         if len(rows):
             topics.update(stored_topics(headers.take(rows)).unique().to_pylist())

@@ -211,7 +211,7 @@ def walk(
 
 
 def sound_headers(
-    log: CommitLog, start: int | None = None, stop: int | None = None, *, check_crc: bool = False
+    log: CommitLog, start: int | None = None, stop: int | None = None, *, check_crc: bool
 ) -> Iterator[Headers]:
     """The headers of the records of a `walk`, without what lies between them."""
     pieces = walk(log, start, stop, check_crc=check_crc)

@@ -188,11 +188,11 @@ def _times_around(
     first, last = min(start for start, _ in damage), max(stop for _, stop in damage)
     before = None
     for file in reversed([file for file in store.log.chain.segments if file.base < first]):
-        for headers in sound_headers(store.log, file.base, first):
+        for headers in sound_headers(store.log, file.base, first, check_crc=False):
             before = int(headers.store_timestamp[-1])
         if before is not None:
             break
-    after = next(sound_headers(store.log, last, store.log_range()[1]), None)
+    after = next(sound_headers(store.log, last, store.log_range()[1], check_crc=False), None)
     return before, None if after is None else int(after.store_timestamp[0])
 
 
