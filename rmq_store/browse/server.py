@@ -227,7 +227,7 @@ class Dashboard:
         self._token = secrets.token_urlsafe(24)
         self.path = f"/{self._token}/"
         self._named = named
-        self._desk: StoreThread = StoreThread(open_store, limit)
+        self._store_thread = StoreThread(open_store, limit)
         self._template = templates("rmq_store.browse", "rmq_store.report").get_template(
             "browse.html"
         )
@@ -259,11 +259,11 @@ class Dashboard:
         query = request.url.query
         own = f"{name}?{query}" if query else name or "."
         make = self._seen_again if name == _AGAIN else partial(self._made, name, query)
-        done = await self._desk.answer(own, make)
+        done = await self._store_thread.answer(own, make)
         return self._shown(_waiting(done, own)) if isinstance(done, Job) else done
 
     def _stopped(self) -> Response:
-        job = self._desk.running
+        job = self._store_thread.running
         if job is None:
             return self._shown(Page("Nothing runs"))
         job.stop("it was stopped by hand")
@@ -271,7 +271,7 @@ class Dashboard:
 
     def _seen_again(self, store: StoreReader, job: Job) -> Response:
         try:
-            self._desk.look_again()
+            self._store_thread.look_again()
         except StoreError as error:
             return self._shown(self._failed(str(error), _AGAIN))
         return RedirectResponse(".", 303)
@@ -315,7 +315,7 @@ class Dashboard:
             menu=MENU,
             own=own,
             store=self._named.path,
-            opened=shown_time(self._desk.opened_ms),
+            opened=shown_time(self._store_thread.opened_ms),
             svg_of=lambda plot, narrow: drawn[plot.anchor, narrow],
         )
         # Halves of surrogate pairs are escaped in what is shown, not in what a field has.
@@ -323,7 +323,7 @@ class Dashboard:
 
     def close(self) -> None:
         """End what runs, and close the store."""
-        self._desk.close()
+        self._store_thread.close()
 
 
 def _words(query: str) -> dict[str, str]:

@@ -221,18 +221,12 @@ class MessageLookup(EntryMessages):
         self,
         topic: str,
         key: str,
-        max_messages: int = 64,
-        begin: int = 0,
-        end: int | None = None,
-        on_damage: OnDamage | str | None = None,
+        max_messages: int,
+        begin: int,
+        end: int | None,
+        on_damage: OnDamage | str | None,
     ) -> list[Message]:
-        """Messages of a topic by one word of KEYS or by UNIQ_KEY, stored in [begin, end] (ms).
-
-        The newest `max_messages` of them, oldest first. Each was checked against its record, so
-        there are no hash collisions and no duplicates. Messages after the index or in a gap of it
-        are found too, and the members of inner batches. Unreadable records are skipped, like by the
-        broker. `on_damage` receives their errors, and damage in log ranges without an index.
-        """
+        """See `StoreReader.query_message`."""
         on_damage = handler_of_search(on_damage)
         index = self._key_index()
         offsets = index.candidates([topic], key)[topic]

@@ -170,7 +170,7 @@ class Pacer:
 
 @dataclass
 class Sender:
-    """Sends rows through a client, as GrpcClient. Iterate over `send`: it yields the rows that were refused.
+    """Sends rows through a client, as GrpcClient. Iterate over what `send_yielding_refused` gives.
 
     `rate`: messages per second. `patience`: seconds to retry one message. `failure`: why sending ended early.
     """
