@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import QueueId
+from rmq_store.commitlog.log import LogAppender
 from rmq_store.errors import (
     AccessError,
     ForeignLogError,
@@ -20,7 +21,7 @@ from rmq_store.errors import (
     TargetExistsError,
 )
 from rmq_store.files.journal import JournalError
-from rmq_store.writing.append_messages import RecordAppender
+from rmq_store.format.byte_layout import Bytes
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying import plan
@@ -154,16 +155,16 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
     clean: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
-    real, calls = RecordAppender._append, iter(range(100))
+    real, calls = LogAppender.write, iter(range(100))
 
-    def full_at_the_third(self: RecordAppender, *arguments: Any) -> Any:
+    def full_at_the_third(self: LogAppender, data: Bytes) -> None:
         if next(calls) == 2:
-            self.broken = True
+            real(self, data[: len(data) // 2])
             raise AccessError(tmp_path / "new", reason="writing: No space left on device")
-        return real(self, *arguments)
+        real(self, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RecordAppender, "_append", full_at_the_third)
+        patched.setattr(LogAppender, "write", full_at_the_third)
         report = run(None, asked)
     assert "No space left on device" in (report.stopped_by or "")
     assert run(None, asked).ok
