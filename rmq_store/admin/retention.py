@@ -281,12 +281,16 @@ def _risks(store: StoreReader, log_start: int) -> Iterator[Risk]:
 def apply_retention(plan: RetentionPlan, *, lose_unread: bool = False) -> int:
     """Delete the planned files, the log first. Returns the number of deleted bytes.
 
-    Holds the store's lock. Raises InvalidArgumentError if somebody has not read all of them, unless
-    `lose_unread`; StoreLockedError while a broker has the store open,
-    ForeignLogError if the log belongs to another store, and MissingFileError if a file is missing
-    or changed since the plan.
+    Holds the store's lock. Raises UnsupportedStoreError for a store beside a RocksDB database,
+    ForeignLogError if the log belongs to another store, InvalidArgumentError if somebody has not read
+    all of the files, unless `lose_unread`, StoreLockedError while a broker has the store open, and
+    MissingFileError if a file is missing or changed since the plan.
     """
     root = Path(plan.path)
+    refuse_rocksdb(root)
+    refuse_to_change(root, plan.config, ())
+    refuse_foreign_log(root, plan.config)
+    refuse_linked_queues(root)
     if plan.unread and not lose_unread:
         raise InvalidArgumentError(
             root,
@@ -295,10 +299,6 @@ def apply_retention(plan: RetentionPlan, *, lose_unread: bool = False) -> int:
             advice="Nothing was deleted. Keep the files until they are read, or copy the messages: rmqstore "
             "export or replay",
         )
-    refuse_rocksdb(root)
-    refuse_to_change(root, plan.config, ())
-    refuse_foreign_log(root, plan.config)
-    refuse_linked_queues(root)
     with StoreLock(root):
         return sum(map(_delete, (*plan.log, *plan.queues, *plan.index)))
 
