@@ -31,7 +31,7 @@ files: rmq_store.reading rmq_store.snapshot spark_source.streaming: looks at fil
 hostile: rmq_store.files rmqstore_jobs.replaying: paths and texts before anything is read
 hostile: rmq_store.reading rmq_store.snapshot rmq_store.scan: injuries in the middle of a read
 jobs: rmqstore_jobs rmq_store.questions rmq_store.verify rmq_store.arrow.encoding: waves, killed senders
-jobs: rmq_store.writing spark_source.writing: what a wave hands to a writer
+jobs: rmq_store.commitlog spark_source.writing: what a wave hands to a writer
 live: rmqstore_jobs rmq_store.recovery rmq_store.verify: plans that a real broker confirms
 loops: rmq_store.arrow rmq_store.consumequeue: compiled against interpreted; nothing outside shows which ran
 packaging: rmqstore_jobs spark_source: pages have the tables of the code
