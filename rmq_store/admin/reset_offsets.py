@@ -19,12 +19,12 @@ from rmq_store.config.json_files import (
     write_config_json,
 )
 from rmq_store.config.rocksdb import refuse_rocksdb_config
-from rmq_store.errors import InvalidArgumentError, UnknownQueueError, nearest
+from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
-from rmq_store.format.topics import is_system_topic
 from rmq_store.markers import StoreLock
 from rmq_store.reading.store_reader import StoreReader
+from rmq_store.snapshot.known_topics import unknown_topic
 
 FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used
 EARLIEST, LATEST = "earliest", "latest"
@@ -70,11 +70,7 @@ def plan_reset(
     if topic is not None:
         store.view.require_queue_ids(topic, queue_ids or ())
         if not store.queues(topic):
-            raise UnknownQueueError(
-                store.path,
-                reason=f"there is no topic {topic!r}",
-                advice=nearest(topic, store.topics(), last=is_system_topic),
-            )
+            raise unknown_topic(store.path, topic, store.topics())
     offsets = committed.get(group, {})
     changes = []
     for name in sorted(offsets) if topic is None else [topic]:

@@ -24,7 +24,6 @@ from rmq_store.errors import (
 )
 from rmq_store.files.remote.uri_filesystem import absolute
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import COMMITLOG
@@ -41,6 +40,7 @@ from rmq_store.search.selection import (
     select_ranges,
     selected_queues,
 )
+from rmq_store.snapshot.known_topics import unknown_topic
 from rmq_store.snapshot.snapshot import collector_paused
 
 
@@ -63,11 +63,7 @@ def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     topics = dict.fromkeys([*(options.topics or ()), *(queue.topic for queue in assigned)])
     for topic in topics:
         if topic not in known:
-            raise UnknownQueueError(
-                where,
-                reason=f"no topic {topic!r} in this store",
-                advice=nearest(topic, known, last=is_system_topic),
-            )
+            raise unknown_topic(where, topic, known)
     for queue in assigned:
         _check_queue(stores, queue, where)
     _check_all_selected(stores, options)

@@ -13,14 +13,7 @@ import pyarrow as pa
 from rmq_store.config.consumer_offsets import table_in
 from rmq_store.config.json_files import read_config
 from rmq_store.config.topics_json import queue_count
-from rmq_store.errors import (
-    LOG,
-    DataLossError,
-    InvalidArgumentError,
-    StoreError,
-    UnknownQueueError,
-    nearest,
-)
+from rmq_store.errors import LOG, DataLossError, InvalidArgumentError, StoreError, nearest
 from rmq_store.files.parallel import looked_up
 from rmq_store.format.byte_layout import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -36,6 +29,7 @@ from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
+from rmq_store.snapshot.known_topics import unknown_topic
 from rmq_store.text.times import RelativeTime, Time, shown_time
 
 
@@ -43,11 +37,7 @@ def require_topic(store: StoreReader, topic: str) -> None:
     """Raise UnknownQueueError for a topic that has no queue and is not in topics.json."""
     topics = store.view.topics.every
     if topic not in topics:
-        raise UnknownQueueError(
-            store.path,
-            reason=f"there is no topic {topic!r}",
-            advice=nearest(topic, topics, last=is_system_topic),
-        )
+        raise unknown_topic(store.path, topic, topics)
 
 
 def known_groups(store: StoreReader) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +17,7 @@ from rmq_store.config.topics_json import (
     read_queue_count,
 )
 from rmq_store.consumequeue.queue_folders import QueueFolders
-from rmq_store.errors import LOG, StoreError
+from rmq_store.errors import LOG, StoreError, UnknownQueueError, nearest
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
     DLQ_PREFIX,
@@ -28,6 +30,14 @@ from rmq_store.format.topics import (
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 _ANY_NUMBER = 1 << 31  # of queues
+
+
+def unknown_topic(
+    where: str | os.PathLike[str], topic: str, topics: Iterable[str]
+) -> UnknownQueueError:
+    """The error for a topic that is none of those of a store, or of several."""
+    advice = nearest(topic, topics, last=is_system_topic)
+    return UnknownQueueError(where, reason=f"there is no topic {topic!r}", advice=advice)
 
 
 class KnownTopics:

@@ -22,13 +22,7 @@ from rmq_store.consumequeue.bisection import (
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
 from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after, queue_folder
-from rmq_store.errors import (
-    InvalidArgumentError,
-    ReadOnlyStoreError,
-    StoreError,
-    UnknownQueueError,
-    nearest,
-)
+from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError, StoreError, UnknownQueueError
 from rmq_store.files.segments import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, CONSUMEQUEUE_EXT_DIR
@@ -42,9 +36,9 @@ from rmq_store.format.queues import (
     concat_entries,
     no_entries,
 )
-from rmq_store.format.topics import SCHEDULE_TOPIC, is_system_topic
+from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.markers import Checkpoint, was_closed
-from rmq_store.snapshot.known_topics import KnownTopics
+from rmq_store.snapshot.known_topics import KnownTopics, unknown_topic
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, QueueState
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
@@ -132,11 +126,7 @@ class QueueView:
             raise InvalidArgumentError(
                 self.root, reason="a queue has a whole number", actual=repr(number)
             )
-        raise UnknownQueueError(
-            self.root,
-            reason=f"there is no topic {queue.topic!r}",
-            advice=nearest(queue.topic, topics, last=is_system_topic),
-        )
+        raise unknown_topic(self.root, queue.topic, topics)
 
     def queues_of(self, topic: str) -> Sequence[QueueId]:
         """The queues of one topic, sorted; empty for an unknown one."""
