@@ -14,7 +14,7 @@ from pathlib import Path
 from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.config.dledger import entries_folders, refuse_to_change, unread_dledger
 from rmq_store.config.rocksdb import refuse_rocksdb
-from rmq_store.config.tiered import is_tiered_folder
+from rmq_store.config.tiered import folders_in, is_tiered_folder
 from rmq_store.errors import (
     ForeignLogError,
     InvalidArgumentError,
@@ -341,18 +341,14 @@ def _store_above(root: Path) -> Path | None:
 def _store_below(root: Path, like: str = "") -> Path | None:
     """A store in the folder or one level below it. With `like`, only in the folder, of a name like this."""
     try:
-        inside = _folders_in(root)[:200]
+        inside = folders_in(root, 200)
         if like:
             near = get_close_matches(like, [child.name for child in inside])
             return next((root / name for name in near if _is_store(root / name)), None)
-        deeper = (child for folder in inside[:50] for child in _folders_in(folder)[:50])
+        deeper = (child for folder in inside[:50] for child in folders_in(folder, 50))
         return next(filter(_is_store, chain(inside, deeper)), None)
     except OSError:
         return None
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    return sorted(child for child in folder.iterdir() if child.is_dir())
 
 
 def _nearest_existing(root: Path) -> Path | None:

@@ -100,16 +100,17 @@ def is_tiered_folder(folder: Path) -> bool:
         return True
     below = [folder]
     for _ in range(_FOLDERS_ABOVE + 1):
-        below = [child for above in below[:_LOOKED_AT] for child in _folders_in(above)]
+        below = [child for above in below[:_LOOKED_AT] for child in folders_in(above, _LOOKED_AT)]
         if any(child.name in _KINDS for child in below):
             return True
     return False
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def folders_in(folder: Path, most: int) -> list[Path]:
+    """The first folders by name; none of a folder that cannot be read."""
     try:
         with os.scandir(folder) as entries:
             folders = sorted(entry.path for entry in entries if entry.is_dir())
     except OSError:
         return []
-    return [Path(path) for path in folders[:_LOOKED_AT]]
+    return [Path(path) for path in folders[:most]]
