@@ -17,7 +17,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import AccessError, InvalidArgumentError, ReadOnlyStoreError
 from rmq_store.files.segment_chain import OpenFiles
 from rmq_store.markers import Checkpoint
-from rmq_store.writing.flush import Flusher, GroupCommit
+from rmq_store.writing.store_writer import Flusher, GroupCommit
 from tests.support.stores import QUEUES, SMALL, append_many, contents, one_message
 
 SYNC = {**SMALL, "flushDiskType": "SYNC_FLUSH"}
