@@ -23,8 +23,15 @@ from rmq_store.errors import LOG, DataLossError
 from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions, parse_options
 from rmq_store.scan.scan import Scan, TopicWithoutQueueError
-from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns, spark_schema
-from spark_source.spark_words import plain_errors, settle_reading_worker, without_traceback
+from spark_source.spark_types import (
+    all_to_spark,
+    arrow_schema_for,
+    checked_columns,
+    plain_errors,
+    settle_reading_worker,
+    spark_schema,
+    without_traceback,
+)
 from spark_source.streaming.stream_options import as_batch, parse_stream_options
 from spark_source.table_reader import TableReader, table_schema
 

@@ -1,4 +1,4 @@
-"""Convert the core's columns to a Spark schema, and its batches to the form that Spark takes.
+"""Convert what the core gives to what Spark takes: schema, batches, and errors in Spark's words.
 
 Spark's timestamps are in microseconds. Spark compares the schema of the first batch with that of
 the DataFrame, field by field, including nullability.
@@ -6,11 +6,14 @@ the DataFrame, field by field, including nullability.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,9 +31,11 @@ from pyspark.sql.types import (
 )
 
 from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
-from rmq_store.errors import InvalidArgumentError
+from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
 from rmq_store.files.parallel import one_ahead
+from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.query import CORRUPT
+from rmq_store.scan.read_task import TO_PASS_DAMAGE
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 MAX_MILLIS = (2**63 - 1) // 1000
@@ -171,3 +176,39 @@ def microseconds(millis: pa.Array) -> pa.Array:
         low, high = pa.scalar(-MAX_MILLIS, pa.int64()), pa.scalar(MAX_MILLIS, pa.int64())
         held = pc.min_element_wise(pc.max_element_wise(number, low), high)
         return held.cast(TIMESTAMP).cast(SPARK_TIMESTAMP)
+
+
+_Error = TypeVar("_Error", bound=StoreError)
+
+
+def without_traceback(error: _Error) -> _Error:
+    """The error, which Spark then shows without a traceback before it.
+
+    PySpark's worker puts the traceback first, so the sentence that matters would be the last of
+    many lines. It leaves the traceback out if it finds this variable. A worker ends after an error,
+    so no other code is meant by it.
+    """
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    return error.with_traceback(None)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise our errors `without_traceback`."""
+    try:
+        yield
+    except StoreError as error:
+        raise without_traceback(error) from None
+
+
+def in_spark_words(text: str) -> str:
+    """An advice, with options of the source in place of arguments of the library."""
+    return text.replace("Read with on_damage to skip it", TO_PASS_DAMAGE)
+
+
+def settle_reading_worker() -> None:
+    """Settle a worker of Spark that only reads: its memory, and the words of its errors."""
+    settle_worker()
+    if TaskContext.get() is not None:  # not a program that reads in its own process
+        speak_as(in_spark_words)

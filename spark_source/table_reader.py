@@ -38,8 +38,7 @@ from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.spark_types import SPARK_TIMESTAMP, SPARK_TYPES, to_spark
-from spark_source.spark_words import plain_errors
+from spark_source.spark_types import SPARK_TIMESTAMP, SPARK_TYPES, plain_errors, to_spark
 from spark_source.streaming.micro_batch_ends import Follower, StorePlace, from_dict
 from spark_source.streaming.stream_options import StreamOptions
 

@@ -28,8 +28,13 @@ from rmq_store.scan.tasks import PinnedStore, Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Assignment, Selection, WantedQueues
 from rmq_store.snapshot.snapshot import StoreSnapshot
-from spark_source.spark_types import all_to_spark, arrow_schema_for, checked_columns
-from spark_source.spark_words import plain_errors, settle_reading_worker
+from spark_source.spark_types import (
+    all_to_spark,
+    arrow_schema_for,
+    checked_columns,
+    plain_errors,
+    settle_reading_worker,
+)
 from spark_source.streaming.micro_batch_ends import (
     Follower,
     StorePlace,

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.errors import InvalidMessageError, StoreError
 from rmq_store.heap_settings import settle_worker
-from spark_source.spark_words import plain_errors
+from spark_source.spark_types import plain_errors
 from spark_source.writing.commit import StoreWrite, commit, is_write_needed
 from spark_source.writing.rows_to_append import check_columns, check_types, staged_batches
 from spark_source.writing.staging import Part

@@ -29,7 +29,7 @@ _NOT_IN_THE_SHELL = (
     ),
     *("rmq_store/reading/query.py", "rmq_store/tables/__init__.py", "rmq_store/cli"),
     *("rmq_store/writing/store_writer.py", "spark_source/streaming", "spark_source/writing"),
-    *("rmq_store/scan", "spark_source/spark_words.py"),
+    *("rmq_store/scan", "spark_source/spark_types.py"),
     "rmq_store/tables/plan.py",
 )
 _OF_THE_LIBRARY = re.compile(
