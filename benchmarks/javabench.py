@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rmq_store.testing.live_broker.broker_files import java_value
+from rmq_store.testing.live_broker.broker_files import Conf, java_value
 from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool, run
-from rmq_store.testing.live_broker.stores import Conf
 
 RELEASE = "5.5.0"
 SOURCE = Path(__file__).resolve().parent / "java/Bench.java"

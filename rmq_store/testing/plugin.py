@@ -55,9 +55,9 @@ def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker
 
     Where these are missing, skips the test; with RMQSTORE_REQUIRE_LIVE=1 it fails.
     """
+    from rmq_store.testing.live_broker.broker_files import sizes_of
     from rmq_store.testing.live_broker.harness import Broker, boot_copy
     from rmq_store.testing.live_broker.needs import need_jars
-    from rmq_store.testing.live_broker.stores import sizes_of
 
     with ExitStack() as running:
 

@@ -28,8 +28,14 @@ from rmq_store.testing.live_broker.broker_files import (
     DISK_GUARD,
     FULL_PERCENT,
     BrokerFiles,
+    Conf,
     Ports,
+    TopicFields,
+    copy_store,
+    declare_topics,
     free_ports,
+    golden_conf,
+    topics_on_disk,
 )
 from rmq_store.testing.live_broker.java import (
     HERE,
@@ -40,14 +46,6 @@ from rmq_store.testing.live_broker.java import (
     jars,
     jdk_tool,
     run,
-)
-from rmq_store.testing.live_broker.stores import (
-    Conf,
-    TopicFields,
-    copy_store,
-    declare_topics,
-    golden_conf,
-    topics_on_disk,
 )
 
 __all__ = [
