@@ -35,7 +35,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
 from rmq_store.files.parallel import one_ahead
 from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.query import CORRUPT
-from rmq_store.scan.read_task import TO_PASS_DAMAGE
+from rmq_store.scan.tasks import TO_PASS_DAMAGE
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 MAX_MILLIS = (2**63 - 1) // 1000

@@ -22,11 +22,12 @@ from rmq_store.reading.log_reader import check_place
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.read_task import pieces_of_share, read_messages
 from rmq_store.scan.scan import Scan, StoreToOpen
 from rmq_store.scan.tasks import (
     Share,
     StoreScan,
+    pieces_of_share,
+    read_messages,
     reported_errors,
     reporting_shares,
     shares_of,

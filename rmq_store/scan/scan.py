@@ -28,8 +28,16 @@ from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.tasks import PinnedStore, StoreScan, Task, reporting_shares, shares_of, tasks_of
+from rmq_store.scan.tasks import (
+    DamageHandler,
+    PinnedStore,
+    StoreScan,
+    Task,
+    read_share,
+    reporting_shares,
+    shares_of,
+    tasks_of,
+)
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import (
     Assignment,

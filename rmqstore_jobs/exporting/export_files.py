@@ -26,8 +26,14 @@ from rmq_store.reading.query import CORRUPT, PERMISSIVE
 from rmq_store.reading.slice_reader import ranges_of_slices
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_LOG
-from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.tasks import Share, StoreScan, reporting_shares, shares_of
+from rmq_store.scan.tasks import (
+    DamageHandler,
+    Share,
+    StoreScan,
+    read_share,
+    reporting_shares,
+    shares_of,
+)
 from rmq_store.text.bodies import UTF8, text_and_base64, text_or_marked_base64
 from rmq_store.text.lines import BASE64_SUFFIX, BODY, csv_columns, json_lines
 from rmqstore_jobs.exporting.manifest import (

@@ -29,8 +29,14 @@ from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.dead_letters import origin_topics
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import DEFAULT_PARTITION_BYTES
-from rmq_store.scan.read_task import DamageHandler, read_share
-from rmq_store.scan.tasks import Share, StoreScan, cut_into_slices, reporting_shares
+from rmq_store.scan.tasks import (
+    DamageHandler,
+    Share,
+    StoreScan,
+    cut_into_slices,
+    read_share,
+    reporting_shares,
+)
 from rmq_store.search.selection import stored_in_time
 from rmq_store.system_topics.open_state import kind_of
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of

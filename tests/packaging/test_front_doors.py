@@ -36,7 +36,7 @@ live: rmqstore_jobs rmq_store.recovery rmq_store.verify: plans that a real broke
 loops: rmq_store.arrow rmq_store.consumequeue: compiled against interpreted; nothing outside shows which ran
 packaging: rmqstore_jobs spark_source: pages have the tables of the code
 reading: rmq_store.reading rmq_store.commitlog rmq_store.arrow rmq_store.consumequeue: limits made small
-reading: rmq_store.files rmq_store.snapshot rmq_store.search rmq_store.scan.read_task: looks meanwhile
+reading: rmq_store.files rmq_store.snapshot rmq_store.search rmq_store.scan.tasks: looks meanwhile
 recovery: rmq_store.index rmq_store.consumequeue: index files, and lives of a queue
 remote: rmq_store.files rmq_store.commitlog rmq_store.search: requests and blocks
 report: rmq_store.report rmq_store.questions rmq_store.text rmq_store.system_topics: parts

@@ -20,7 +20,7 @@ from rmq_store.errors import ListedAt
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, QUEUE_ENTRY
 from rmq_store.reading.query import DROPMALFORMED, FAILFAST, PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.read_task import DamageHandler
+from rmq_store.scan.tasks import DamageHandler
 from rmq_store.verify import Severity
 from tests.support.damage import DamagedStore, log_bytes, same_bytes
 from tests.support.golden import GoldenStore, bodies_of, unpack, verified

@@ -14,9 +14,8 @@ from pyspark.sql.functions import unix_millis
 from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.errors import DataLossError, MissingFileError
 from rmq_store.scan.parse_options import ScanOptions, parse_options
-from rmq_store.scan.read_task import DamageHandler
 from rmq_store.scan.scan import Scan
-from rmq_store.scan.tasks import reporting_shares
+from rmq_store.scan.tasks import DamageHandler, reporting_shares
 from spark_source.source import RmqStoreSource
 from tests.support.golden import unpack_kind
 from tests.support.spark.loads import streamed

@@ -20,9 +20,8 @@ from typing import Any
 from rmq_store import MessageStore, StoreError
 from rmq_store.files.source import Sources
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.read_task import DamageHandler, read_share
 from rmq_store.scan.scan import pinned_scan
-from rmq_store.scan.tasks import shares_of
+from rmq_store.scan.tasks import DamageHandler, read_share, shares_of
 from rmqstore_jobs.export import ExportSpec
 from rmqstore_jobs.export import run as export
 from tests.support.running.commands import call

@@ -28,7 +28,7 @@ from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.config import json_files
 from rmq_store.reading.query import DROPMALFORMED, FAILFAST, PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions
-from rmq_store.scan.read_task import DamageHandler
+from rmq_store.scan.tasks import DamageHandler
 from rmqstore_jobs.export import ExportSpec, run
 from tests.hostile.support.canaries import Canaries, canaries, state_of, tree
 from tests.hostile.support.generator import Generator
