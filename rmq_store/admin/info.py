@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 
 from rmq_store.config.dledger import members_in
+from rmq_store.config.locate import tiered_queues
 from rmq_store.config.rocksdb import rocksdb_queues
-from rmq_store.config.tiered import tiered_queues
 from rmq_store.errors import CorruptConfigError, StoreError, printable, shown_path
 from rmq_store.files.segments import entries_of
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, is_index_name

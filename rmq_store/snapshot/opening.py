@@ -20,7 +20,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import Extent, SoundRun, end_now, sound_headers, walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.tiered import tiered_queues
+from rmq_store.config.locate import tiered_queues
 from rmq_store.consumequeue.queue_folders import QueueFolders, line_of_lost_end
 from rmq_store.errors import (
     LOG,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore, QueueId
-from rmq_store.config.tiered import tiered_queues
+from rmq_store.config.locate import tiered_queues
 from rmq_store.errors import UnsupportedStoreError
 from rmq_store.verify import verify
 from tests.support.golden import GoldenStore, unpack_kind
