@@ -13,9 +13,10 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.errors import DataLossError
-from rmq_store.testing.live_broker.harness import Broker, Sending, read_all
+from rmq_store.testing.live_broker.harness import Broker, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
+from tests.support.live_brokers import Sending
 
 RELEASE, TOPIC = "5.5.0", "state"
 PLACE = ["queueId", "queueOffset"]

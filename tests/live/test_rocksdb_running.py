@@ -12,9 +12,10 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.testing.live_broker.harness import Acknowledged, Broker, Sending, read_all
+from rmq_store.testing.live_broker.harness import Broker, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
+from tests.support.live_brokers import Acknowledged, Sending, paused
 
 RELEASE = "5.5.0"
 TOPICS = ("orders", "payments")
@@ -124,7 +125,7 @@ def test_a_broker_under_load_is_read_and_left_as_it_is(
             if looks % 2:
                 found = look(broker)
             else:
-                with broker.paused() as stands_still:
+                with paused(broker) as stands_still:
                     before = marks(broker.store)
                     found = look(broker)
                     after = marks(broker.store)

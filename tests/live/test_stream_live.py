@@ -23,8 +23,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import Acknowledged, Broker, Conf, Sending
+from rmq_store.testing.live_broker.harness import Broker, Conf
 from rmq_store.testing.live_broker.needs import need_jars
+from tests.support.live_brokers import Acknowledged, Sending
 from tests.support.running.campaigns import seed_of
 
 RATE = 1000  # messages a second

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.testing.live_broker.harness import boot_copy, golden_conf
+from rmq_store.testing.live_broker.harness import boot_copy
 from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.golden import unpack, verified
+from tests.support.live_brokers import golden_conf
 from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live

@@ -41,25 +41,6 @@ SIZES = (
     "maxHashSlotNum",
     "maxIndexNum",
 )
-# Settings that shape files, or what is in them, by the beginnings of their names.
-SHAPING = (
-    "mapped",
-    "maped",
-    "mapper",
-    "maxHash",
-    "maxIndex",
-    "maxMessageSize",
-    "messageDelayLevel",
-    "enable",
-    "transientStorePoolEnable",
-    "writeWithoutMmap",
-)
-
-
-def golden_conf(broker_conf: Path) -> dict[str, str | int | bool]:
-    """Those settings of a golden store's broker.conf that another broker must repeat."""
-    pairs = (line.split("=", 1) for line in broker_conf.read_text().splitlines() if "=" in line)
-    return {name: value for name, value in pairs if name.startswith(SHAPING)}
 
 
 def sizes_of(store: Path) -> dict[str, str | int | bool]:

@@ -17,10 +17,9 @@ import signal
 import subprocess
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypedDict, cast
+from typing import TypedDict, cast
 
 from rmq_store.admin.retention import disk_used_percent
 from rmq_store.testing.live_broker.broker_files import (
@@ -34,7 +33,6 @@ from rmq_store.testing.live_broker.broker_files import (
     copy_store,
     declare_topics,
     free_ports,
-    golden_conf,
     topics_on_disk,
 )
 from rmq_store.testing.live_broker.java import (
@@ -49,16 +47,13 @@ from rmq_store.testing.live_broker.java import (
 )
 
 __all__ = [
-    "Acknowledged",
     "Broker",
     "BrokerFailed",
     "Conf",
     "HarnessUnavailable",
     "Row",
-    "Sending",
     "boot_copy",
     "copy_store",
-    "golden_conf",
     "jars",
     "read_all",
     "read_by_key",
@@ -103,15 +98,6 @@ class Row(TypedDict):
     body: str  # base64; the client has inflated a compressed body
 
 
-class Acknowledged(NamedTuple):
-    """A message that a broker acknowledged, as the client heard it."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    key: str
-
-
 class Broker:
     """Name server and broker of one release in one JVM; with `proxy` the gRPC proxy too (5.x).
 
@@ -151,7 +137,7 @@ class Broker:
         self._output = self.work / "broker.out"
         self._jvm = tuple(jvm)
         self._timeout = timeout
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         if topics:
             declare_topics(self.store, topics)
@@ -179,7 +165,7 @@ class Broker:
     @property
     def running(self) -> bool:
         """Whether the JVM lives."""
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     def last_words(self) -> str:
         """The end of what the JVM printed, and the warnings in the broker's own logs."""
@@ -212,10 +198,10 @@ class Broker:
 
     def stop(self) -> None:
         """Stop as an operator would: all is flushed, `abort` is gone. Takes 5 to 16 s."""
-        if self._process is not None and self.running:
-            self._process.send_signal(signal.SIGTERM)
+        if self.process is not None and self.running:
+            self.process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(self._timeout)
+                self.process.wait(self._timeout)
             except subprocess.TimeoutExpired as silence:
                 self.kill()
                 waited = f"no end within {self._timeout} s"
@@ -224,25 +210,9 @@ class Broker:
 
     def kill(self) -> None:
         """End it like a crash: `abort` stays."""
-        if self._process is not None and self.running:
-            self._process.kill()
+        if self.process is not None and self.running:
+            self.process.kill()
         self._reap()
-
-    @contextmanager
-    def paused(self) -> Iterator[Callable[[], bool]]:
-        """The JVM stands still inside the block, wherever it was: what changes there, others change.
-
-        Gives a function that says whether it still does: somebody else may let it go on. Needs /proc.
-        """
-        assert self._process is not None
-        pid = self._process.pid
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)  # all threads stand still
-        stopped, used = _state_of(pid)
-        try:
-            yield lambda: stopped and _state_of(pid) == (True, used)
-        finally:
-            self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -265,7 +235,7 @@ class Broker:
         self._files().write()
         ready = threading.Event()
         # Nobody writes to the JVM's input: it ends with this process, and Live ends with it.
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             self._command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -287,26 +257,26 @@ class Broker:
 
     def _pump_output(self, ready: threading.Event) -> None:
         """Keep what the JVM prints; end the waiting when it is ready, or dead."""
-        assert self._process is not None
-        assert self._process.stdout is not None
+        assert self.process is not None
+        assert self.process.stdout is not None
         with self._output.open("ab", buffering=0) as kept:
-            for line in self._process.stdout:
+            for line in self.process.stdout:
                 kept.write(line)
                 if line.strip() == b"LIVE-READY":
                     ready.set()
-        self._process.wait()
+        self.process.wait()
         ready.set()
 
     def _reap(self) -> None:
-        if self._process is None:
+        if self.process is None:
             return
-        self._process.wait()
+        self.process.wait()
         if self._pump is not None:
             self._pump.join()
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
-        self._process = None
+        self.process = None
         atexit.unregister(self.kill)
 
     def _environment(self) -> dict[str, str]:
@@ -317,7 +287,9 @@ class Broker:
 
     def _command(self) -> list[str]:
         return [
-            *_java(self, "Live", *JVM_OPENS, *self._jvm, f"-Drocketmq.home.dir={self.work}"),
+            *java_command(
+                self, HERE / "Live.java", *JVM_OPENS, *self._jvm, f"-Drocketmq.home.dir={self.work}"
+            ),
             str(self.work / "namesrv.conf"),
             self.namesrv,
             self.address,
@@ -342,7 +314,7 @@ def boot_copy(
 ) -> Broker:
     """A broker, not started yet, on a copy of `store` in `work/store`. The original is only read.
 
-    `conf` must repeat the sizes that the files were written with (see `golden_conf`): no file
+    `conf` must repeat the sizes that the files were written with (see `sizes_of`): no file
     records them, and a broker refuses or misreads files of another size. No file is ever deleted
     for its age or for lack of space.
 
@@ -372,48 +344,9 @@ def read_by_key(
     return _read(broker, ["unique" if unique else "key", topic], keys)
 
 
-class Sending:
-    """A client that sends to a broker until `finish`, also while the broker is down for a while."""
-
-    def __init__(self, broker: Broker, rate: int, topics: Sequence[str], output: Path) -> None:
-        options = [*JVM_OPENS, "-Drocketmq.client.logUseSlf4j=false"]
-        command = [*_java(broker, "Sender", *options), broker.namesrv, str(rate), *topics]
-        self._output = output
-        with output.open("wb") as acknowledged, output.with_suffix(".log").open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=acknowledged, stderr=log
-            )
-        atexit.register(self._process.kill)
-
-    def acknowledged_so_far(self) -> int:
-        """The number of messages that the broker has acknowledged, as far as it is known."""
-        return self._output.read_bytes().count(b"\n")
-
-    def kill(self) -> None:
-        """End it at once; what was acknowledged last is not known then."""
-        self._process.kill()
-        self._process.wait()
-        atexit.unregister(self._process.kill)
-
-    def finish(self) -> list[Acknowledged]:
-        """Stop sending; what the broker acknowledged."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        atexit.unregister(self._process.kill)
-        lines = self._output.read_text().splitlines()
-        if not lines or json.loads(lines[-1]) != {"done": len(lines) - 1}:
-            said = self._output.with_suffix(".log").read_text()[-3000:]
-            raise BrokerFailed(f"the sender's answer is cut off\n{said}")
-        return [
-            Acknowledged(topic, int(queue), int(offset), key)
-            for topic, queue, offset, key in map(str.split, lines[:-1])
-        ]
-
-
 def _read(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> list[Row]:
     options = [*JVM_OPENS, "-Drocketmq.client.logUseSlf4j=false"]
-    command = [*_java(broker, "Reader", *options), broker.namesrv, *arguments]
+    command = [*java_command(broker, HERE / "Reader.java", *options), broker.namesrv, *arguments]
     try:
         output = run(command, text="".join(f"{line}\n" for line in lines))
     except CommandFailed as failure:
@@ -424,19 +357,13 @@ def _read(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> lis
     return cast("list[Row]", answers[:-1])
 
 
-def _java(broker: Broker, main: str, *options: str) -> list[str]:
-    """The beginning of a command that runs one of our classes with a broker's release."""
+def java_command(broker: Broker, source: Path, *options: str) -> list[str]:
+    """The beginning of a command that runs a class, given by its source, with a broker's release."""
     logs = [f"-Duser.home={broker.work}", f"-Drocketmq.log.root.dir={broker.work}/logs"]
-    path = class_path(HERE / f"{main}.java", broker.release, proxy=broker.proxy)
+    path = class_path(source, broker.release, proxy=broker.proxy)
     mode = "enforcing" if broker.tls else "disabled"
     tls = [f"-Dtls.server.mode={mode}", f"-Dtls.enable={str(broker.tls).lower()}"]
-    return [jdk_tool("java"), *JVM_SMALL, *options, *logs, *tls, "-cp", path, main]
-
-
-def _state_of(pid: int) -> tuple[bool, tuple[int, int]]:
-    """Whether a process is stopped, and the time it has used: user and system, in ticks."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return fields[0] == "T", (int(fields[11]), int(fields[12]))
+    return [jdk_tool("java"), *JVM_SMALL, *options, *logs, *tls, "-cp", path, source.stem]
 
 
 def _lines(log: Path) -> list[str]:
