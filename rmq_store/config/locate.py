@@ -354,11 +354,11 @@ def _store_above(root: Path) -> Path | None:
 def _store_below(root: Path, like: str = "") -> Path | None:
     """A store in the folder or one level below it. With `like`, only in the folder, of a name like this."""
     try:
-        inside = folders_in(root, 200)
+        inside = _folders_in(root, 200)
         if like:
             near = get_close_matches(like, [child.name for child in inside])
             return next((root / name for name in near if _is_store(root / name)), None)
-        deeper = (child for folder in inside[:50] for child in folders_in(folder, 50))
+        deeper = (child for folder in inside[:50] for child in _folders_in(folder, 50))
         return next(filter(_is_store, chain(inside, deeper)), None)
     except OSError:
         return None
@@ -552,13 +552,13 @@ def is_tiered_folder(folder: Path) -> bool:
         return True
     below = [folder]
     for _ in range(_FOLDERS_ABOVE + 1):
-        below = [child for above in below[:_LOOKED_AT] for child in folders_in(above, _LOOKED_AT)]
+        below = [child for above in below[:_LOOKED_AT] for child in _folders_in(above, _LOOKED_AT)]
         if any(child.name in _KINDS for child in below):
             return True
     return False
 
 
-def folders_in(folder: Path, most: int) -> list[Path]:
+def _folders_in(folder: Path, most: int) -> list[Path]:
     """The first folders by name; none of a folder that cannot be read."""
     try:
         with os.scandir(folder) as entries:
