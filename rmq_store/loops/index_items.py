@@ -104,15 +104,13 @@ def check_items(
     begin: bits.Long,
     end: bits.Long,
     log_end: bits.Long,
-    newest: bits.IntRoom,
-    used: bits.IntRoom,
+    by_slot: bits.IntRoom,
     faults: bits.Room,
     found: bits.LongRoom,
 ) -> None:
     """Follow the items number, number + 1 and so on of an index file, whose bytes are `raw`.
 
-    By slot, `newest` has the number of the newest item so far, and `used` how many there are; an empty
-    `used` gets nothing. `faults`,
+    `by_slot` has two numbers of each slot: that of its newest item so far, and how many there are. `faults`,
     by number, gets 1 for an item that does not lead to the one before it in its slot, and 2 for zeros.
     `found` has the number of items that lead out of `begin` to `end`, and of the first of them; the
     number that the first item with a wrong chain should have; how many items lead to `log_end` or
@@ -126,7 +124,6 @@ def check_items(
     offset: bits.Long
     previous: bits.Long
     items: bits.Place = raw.shape[0] // _ITEM_SIZE
-    counts: cython.bint = used.shape[0] > 0
     if not 0 < slots <= _MOST_SLOTS:
         raise IndexError(f"an index file of {slots} slots")
     with cython.nogil:
@@ -134,17 +131,16 @@ def check_items(
             at = item * _ITEM_SIZE
             if item + _AHEAD < items:
                 slot = _slot_of(bits.i32(raw, at + _AHEAD * _ITEM_SIZE), slots)
-                bits.prefetch_number(newest, slot)
-                bits.prefetch_number(used, slot)
+                bits.prefetch_number(by_slot, 2 * slot)
             key_hash = bits.i32(raw, at)
             offset = bits.i64(raw, at + _LOG_OFFSET_AT)
             previous = bits.i32(raw, at + _PREVIOUS_AT)
-            slot = _slot_of(key_hash, slots)
+            slot = 2 * _slot_of(key_hash, slots)
             fault = 0
-            if previous != newest[slot]:
+            if previous != by_slot[slot]:
                 fault = _WRONG
                 if found[2] < 0:
-                    found[2] = newest[slot]
+                    found[2] = by_slot[slot]
             if not (key_hash or offset or previous or bits.i32(raw, at + _TIME_DIFF_AT)):
                 fault |= _EMPTY
             elif offset < begin or offset > end:
@@ -156,9 +152,8 @@ def check_items(
             if offset > found[4]:
                 found[4] = offset
             faults[number] = fault
-            newest[slot] = number
-            if counts:
-                used[slot] += 1
+            by_slot[slot] = number
+            by_slot[slot + 1] += 1
             number += 1
 
 

@@ -295,8 +295,8 @@ class CheckedItems:
 def check_file(file: IndexFile, log_end: int) -> CheckedItems:
     """Read all items that the header counts."""
     header, slots = file.header, file.geometry.slots
-    newest = np.zeros(slots, dtype=np.int32)
-    used = np.zeros(slots, dtype=np.int32)
+    # The two numbers of a slot are in one line of the cache.
+    by_slot = np.zeros((slots, 2), dtype=np.int32)
     faults = np.zeros(header.items + 1, dtype=np.uint8)
     numbers = np.array([0, 0, -1, 0, -1], dtype=np.int64)
     ends: list[npt.NDArray[Any]] = []
@@ -304,13 +304,14 @@ def check_file(file: IndexFile, log_end: int) -> CheckedItems:
         check_items(
             *(items.view(np.uint8).data, first, slots),
             *(header.begin_log_offset, header.end_log_offset, log_end),
-            *(newest.data, used.data, faults.data, numbers.data),
+            *(by_slot.reshape(-1).data, faults.data, numbers.data),
         )
         if first == 1 and header.begin_log_offset == 0 and not (faults[2:] & _ZEROS).any():
             faults[1] &= _WRONG  # a key of hash 0 in the first record of the log
         ends = [*ends[:1], items[0], items[-1]]
     numbers[2] = max(numbers[2], 0)  # -1 without a wrong chain
     wrong, zeros = (np.flatnonzero(faults & kind) for kind in (_WRONG, _ZEROS))
+    newest, used = by_slot.T
     checked = CheckedItems(newest, used, faults != 0, wrong, zeros, *numbers.tolist())
     if ends:
         checked.first_offset, checked.last_offset = (int(ends[n]["log_offset"]) for n in (0, -1))

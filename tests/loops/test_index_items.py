@@ -99,14 +99,14 @@ def test_wrong_items_are_found(form: Form, seed: int) -> None:
         newest[slot] = number
         used[slot] += 1
     found = np.array([0, 0, -1, 0, -1])
-    by_slot = np.zeros((2, SLOTS), np.int32)
+    by_slot = np.zeros((SLOTS, 2), np.int32)
     marks = np.zeros(31, np.uint8)
     for first, piece in ((1, items[:17]), (18, items[17:])):
         form(index_items).check_items(
             *(np.frombuffer(piece.tobytes(), np.uint8).data, first, SLOTS, 100, 800, 900),
-            *(by_slot[0].data, by_slot[1].data, marks.data, found.data),
+            *(by_slot.reshape(-1).data, marks.data, found.data),
         )
-    assert by_slot.tolist() == [newest, used]
+    assert by_slot.T.tolist() == [newest, used]
     assert marks.tolist() == faults
     first_astray = astray[0] if astray else 0
     newest_offset = int(items["log_offset"].max())
@@ -147,5 +147,5 @@ def test_a_file_without_slots_is_refused(form: Form) -> None:
     numbers = np.zeros(9, np.int32).data
     with pytest.raises(IndexError, match="0 slots"):
         form(index_items).check_items(
-            *(file.data, 1, 0, 0, 9, 9, numbers, numbers, file.data, np.zeros(5, np.int64).data)
+            *(file.data, 1, 0, 0, 9, 9, numbers, file.data, np.zeros(5, np.int64).data)
         )
