@@ -115,10 +115,21 @@ def stored_topics(headers: Headers) -> pa.Array:
     return as_java_reads(slices(headers.window, headers.topic_at, headers.topic_length))
 
 
+_TOPICS_IN_MIND = 1024
+
+
 def numbered_topics(headers: Headers) -> tuple[list[str], Ints]:
     """The distinct topics of records, and the place of each record's topic among them."""
-    topics = stored_topics(headers).dictionary_encode()
-    return topics.dictionary.to_pylist(), numbers_of(topics.indices, np.int32).astype(np.int64)
+    at, length = headers.topic_at, headers.topic_length
+    number, rows = np.empty((2, len(headers)), dtype=np.int64)
+    memory = np.zeros(_TOPICS_IN_MIND, dtype=np.int32)
+    count = texts.number(
+        headers.window.data, at.data, length.data, memory.data, number.data, rows.data
+    )
+    rows = rows[:count]  # a topic may have several numbers, and Java reads several as one
+    topics = as_java_reads(slices(headers.window, at[rows], length[rows])).dictionary_encode()
+    codes = numbers_of(topics.indices, np.int32).astype(np.int64)
+    return topics.dictionary.to_pylist(), codes[number]
 
 
 def hosts(headers: Headers, of_store: bool) -> pa.Array:

@@ -15,6 +15,8 @@ LONGEST_V4_HOST = 28
 LONGEST_MESSAGE_ID = 56
 """Bytes, of an IPv6 storeHost."""
 
+_AHEAD = cython.declare(cython.int, 8)  # slices that are on their way from the memory
+_KEY_BITS = cython.declare(cython.int, 24)  # of bits.mixed
 _ZERO = cython.declare(cython.int, 48)
 _LETTERS = cython.declare(cython.int, 87)  # "a" less ten
 _DOT = cython.declare(cython.int, 46)
@@ -85,6 +87,52 @@ def gather_numbered(
             which = number[row]
             to = bits.copy(raw, starts[which], stops[which] - starts[which], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
+
+
+def number(
+    raw: bits.Bytes,
+    at: bits.Longs,
+    length: bits.Longs,
+    memory: bits.IntRoom,
+    found: bits.LongRoom,
+    rows: bits.LongRoom,
+) -> int:
+    """Number the distinct ones of n slices of `raw`: `found` receives the number of each row.
+
+    `rows` receives the first row of each number. `memory`, of zeros, has room for the numbers of some: a
+    slice that was forgotten for another gets one more. Returns how many numbers there are.
+    """
+    row: bits.Place
+    size: bits.Place
+    slot: bits.Place
+    known: bits.Place  # a number, and 1
+    place: bits.Place
+    key: bits.Word
+    count: bits.Place = 0
+    with cython.nogil:
+        for row in range(at.shape[0]):
+            if row + _AHEAD < at.shape[0]:
+                bits.prefetch(raw, at[row + _AHEAD], 1)
+            size = length[row]
+            key = cython.cast(bits.Word, size)
+            for place in range(0, size, 8):
+                key = bits.mixed(
+                    bits.first_bytes(bits.word(raw, at[row] + place), size - place), key
+                )
+            # Its upper bits: the last byte of a word changes no others.
+            slot = cython.cast(bits.Place, key * memory.shape[0] >> _KEY_BITS)
+            known = memory[slot]
+            if (
+                not known
+                or length[rows[known - 1]] != size
+                or not bits.same(raw, at[row], raw, at[rows[known - 1]], size)
+            ):
+                rows[count] = row
+                count += 1
+                known = count
+                memory[slot] = cython.cast(cython.int, known)
+            found[row] = known - 1
+    return count
 
 
 @cython.cfunc

@@ -203,6 +203,43 @@ def test_texts(log: bytes, seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("remembered", [1, 3, 1024])
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_slices_have_one_number_while_they_are_remembered(seed: int, remembered: int) -> None:
+    chance = random.Random(seed)
+    # Of equal length, equal at both ends, prefixes of each other, and longer than two words.
+    names = [
+        "",
+        "a",
+        "b",
+        "orders-1",
+        "orders-2",
+        "orders-12",
+        "orders-13",
+        "orders-1-eu",
+        "orders-2-eu",
+    ]
+    names += ["retry-of-" + middle + "-of-the-west" for middle in ("orders", "stocks")]
+    rows = [chance.choice(names).encode() for _ in range(200)]
+    length = numbers([len(row) for row in rows])
+    at, raw = np.cumsum(length) - length, memoryview(b"".join(rows) + b".")
+    count, memory, found, first = both(
+        texts,
+        lambda form, rooms: form.number(raw, at.data, length.data, *(room.data for room in rooms)),
+        lambda: [
+            np.zeros(remembered, np.int32),
+            np.zeros(200, np.int64),
+            np.full(200, -1, np.int64),
+        ],
+    )
+    assert [rows[first[number]] for number in found] == rows
+    assert sorted(set(found)) == list(range(count))
+    assert first[:count] == [found.index(number) for number in range(count)]
+    assert max(memory) <= count
+    if remembered == 1024:
+        assert count == len(set(rows))
+
+
 @pytest.mark.parametrize("first", range(0, 200, SEEDS))
 def test_properties(first: int) -> None:
     for seed in range(first, first + SEEDS):
