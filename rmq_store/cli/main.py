@@ -181,7 +181,10 @@ def main(**settings: Any) -> None:
         with spoken_as(in_shell_words), _WarningsShown(logging.WARNING):
             return rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
 
-    sys.exit(exit_code_of("rmqstore", run))
+    code = exit_code_of("rmqstore", run)
+    # All ends with the process. Otherwise Python looks through the objects of all modules for garbage.
+    gc.freeze()
+    sys.exit(code)
 
 
 class _WarningsShown(logging.Handler):
