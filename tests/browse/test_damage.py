@@ -12,6 +12,7 @@ import pytest
 from tests.browse.conftest import Site, served
 from tests.support.damage import flip_in_log
 from tests.support.golden import Golden, GoldenStore, bodies_of
+from tests.support.running.campaigns import few
 from tests.support.running.commands import call, complaint
 from tests.support.slow_s3 import s3_server, upload
 
@@ -55,9 +56,10 @@ def test_a_lost_file_of_the_log_is_on_every_page_that_meets_it(copy: GoldenStore
         assert len(rows) == len(done.stdout.splitlines()) > 0
 
 
-@pytest.mark.parametrize(
-    "name", ["crash-5.5.0", "hot-5.5.0", "expired-5.5.0", "ext-5.5.0", "lmq-5.3.3"]
-)
+OTHERS = ("crash-5.5.0", "hot-5.5.0", "expired-5.5.0", "ext-5.5.0", "lmq-5.3.3")
+
+
+@pytest.mark.parametrize("name", few("pages of damage", OTHERS, "crash-5.5.0", "expired-5.5.0"))
 def test_no_page_of_another_store_is_a_fault(site_of: Callable[[str], Site], name: str) -> None:
     site = site_of(name)
     topics = site.get("topics?system=yes").rows("topics")

@@ -17,6 +17,7 @@ from rmq_store.search.selection import Search, ranges_in_store
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.browse.conftest import Site, shown
 from tests.support.golden import Golden, GoldenStore, bodies_of
+from tests.support.running.campaigns import few
 from tests.support.running.commands import objects, run
 
 NAME, BATCHES = "clean-4.9.7", "batches-5.5.0"
@@ -375,7 +376,7 @@ def fail(error: StoreError) -> None:
 
 
 @pytest.mark.parametrize("tags", [None, "paid"])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", few("pages", STORES, "batches-5.5.0", "lmq-5.3.3"))
 def test_pages_have_every_message_once(golden: Golden, name: str, tags: str | None) -> None:
     with golden(name).open() as store:
         for topic in store.topics()[:6]:

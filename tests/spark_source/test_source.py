@@ -64,9 +64,7 @@ def expected_row(record: dict[str, Any], broker_name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", few("in Spark", CLEAN, "clean-4.3.2", "clean-5.5.0", "direct-5.5.0", "multipath-5.5.0")
-)
+@pytest.mark.parametrize("name", few("in Spark", CLEAN, "clean-4.3.2", "direct-5.5.0"))
 def test_every_record_of_a_clean_store_comes_field_by_field(
     spark: SparkSession, golden: Golden, tmp_path: Path, name: str
 ) -> None:

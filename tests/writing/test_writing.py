@@ -29,6 +29,7 @@ from rmq_store.errors import (
 from rmq_store.markers import Checkpoint
 from tests.support.damage import write_in_log
 from tests.support.golden import Golden, GoldenStore, files_below, unpack
+from tests.support.running.campaigns import few
 from tests.support.running.examples import campaign, fast
 
 SMALL = {
@@ -278,7 +279,10 @@ def test_a_geometry_that_contradicts_the_files_is_refused(copy: GoldenStore) -> 
         MessageStore.append_to(copy.path, {"mappedFileSizeConsumeQueue": 4000})
 
 
-@pytest.mark.parametrize("name", ["clean-5.5.0", "clean-4.9.7", "direct-5.5.0", "expired-5.5.0"])
+CONTINUED = ("clean-5.5.0", "clean-4.9.7", "direct-5.5.0", "expired-5.5.0")
+
+
+@pytest.mark.parametrize("name", few("going on", CONTINUED, "clean-4.9.7", "direct-5.5.0"))
 def test_a_broker_s_store_goes_on_where_it_ended(golden: Golden, name: str, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
     with golden(name).open() as reader:
