@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 
@@ -466,3 +466,27 @@ def _section_of(question: PageRequest, life: MessageHistory, number: int) -> Sec
     return Section(
         f"history-{number}", title, grids=grids, commands=[question.named.command("trace", name)]
     )
+
+
+PAGES: Mapping[str, Callable[[PageRequest], Page | Response]] = {
+    "": overview,
+    "topics": topics,
+    "topic": topic,
+    "find": find,
+    "message": message,
+    "body": body,
+    "json": as_json,
+    "trace": trace,
+    "groups": groups,
+    "group": group,
+    "table": table,
+    "sql": sql,
+    "plots": plots,
+}
+"""The pages by the last part of their addresses."""
+
+FORMS: Mapping[str, Form] = {
+    form.page: form
+    for form in (TOPIC_FORM, FIND_FORM, BODY_FORM, TRACE_FORM, GROUPS_FORM, SQL_FORM)
+}
+"""What asks again where a page cannot be made."""

@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -20,57 +20,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq_store.browse.page import Form, Page, PageRequest, address, readable_text
-from rmq_store.browse.pages import (
-    BODY_FORM,
-    FIND_FORM,
-    GROUPS_FORM,
-    SQL_FORM,
-    TOPIC_FORM,
-    TRACE_FORM,
-    as_json,
-    body,
-    find,
-    group,
-    groups,
-    message,
-    overview,
-    plots,
-    sql,
-    table,
-    topic,
-    topics,
-    trace,
-)
+from rmq_store.browse.page import Page, PageRequest, address, readable_text
+from rmq_store.browse.pages import FORMS, PAGES
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.page import drawn_plots, templates
 from rmq_store.report.report_scope import NamedStore
 from rmq_store.report.section import LeftOutSection, Section
 from rmq_store.text.times import shown_time
-
-PAGES: Mapping[str, Callable[[PageRequest], Page | Response]] = {
-    "": overview,
-    "topics": topics,
-    "topic": topic,
-    "find": find,
-    "message": message,
-    "body": body,
-    "json": as_json,
-    "trace": trace,
-    "groups": groups,
-    "group": group,
-    "table": table,
-    "sql": sql,
-    "plots": plots,
-}
-"""The pages by the last part of their addresses."""
-
-FORMS: Mapping[str, Form] = {
-    form.page: form
-    for form in (TOPIC_FORM, FIND_FORM, BODY_FORM, TRACE_FORM, GROUPS_FORM, SQL_FORM)
-}
-"""What asks again where a page cannot be made."""
 
 MENU = (
     ("Overview", "."),
