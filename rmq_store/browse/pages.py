@@ -43,16 +43,7 @@ from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.groups import GROUPS
 from rmq_store.tables.queues import QUEUES, TOPICS, queue_rows
 from rmq_store.tables.table import Table
-from rmq_store.text.bodies import (
-    BASE64,
-    HEX,
-    JSON,
-    TEXT,
-    UTF8,
-    bodies_as,
-    charset_named,
-    text_or_marked_base64,
-)
+from rmq_store.text.bodies import BODY_FORMS, UTF8, bodies_as, charset_named, text_or_marked_base64
 from rmq_store.text.lines import json_lines
 from rmq_store.text.sizes import size
 from rmq_store.verify.findings import Severity
@@ -288,13 +279,12 @@ TRACE_FORM = Form("trace", "Trace", [FormField("key", "Key, UNIQ_KEY or offsetMs
 _MOST_SHOWN = 1 << 16  # characters of a body, or of a property
 _MOST_UNINDEXED = 64 << 20  # bytes of the log that the page of a message may search for its history
 _BODY, _PROPERTIES = "body", "properties"
-_FORMS = ("text, else base64", TEXT, JSON, BASE64, HEX)
 BODY_FORM = Form(
     "message",
     "Show the body",
     [
         *(FormField(name, kind="hidden") for name in ("at", "topic", "queue", "offset")),
-        FormField("as", "Body as", kind="choice", choices=_FORMS),
+        FormField("as", "Body as", kind="choice", choices=("text, else base64", *BODY_FORMS)),
         FormField("charset", "Charset", "UTF-8"),
     ],
 )
@@ -393,7 +383,7 @@ def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
     known = UTF8 if charset is None else charset_named(charset)
     shown = (
         bodies_as(form, column, known)
-        if form in _FORMS[1:] and form
+        if form in BODY_FORMS
         else text_or_marked_base64(column, known)
     )
     every: str = shown[0].as_py()

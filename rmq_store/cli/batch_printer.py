@@ -156,7 +156,7 @@ def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:
 
 
 def _with_bodies(batch: pa.RecordBatch, form: str | None, charset: str) -> pa.RecordBatch:
-    """The batch with its binary columns as text in one of FORMS, by default text or base64."""
+    """The batch with its binary columns as text in one of BODY_FORMS, by default text or base64."""
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_binary(column.type):

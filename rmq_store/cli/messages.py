@@ -11,7 +11,7 @@ from rmq_store.cli.output import problem
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
 from rmq_store.text.sizes import HiddenMessages
 
-# Those of rmq_store.text.bodies, which is slow to load.
+# Those of rmq_store.text.bodies, which is slow to load, and none.
 FORMS = ("text", "json", "base64", "hex", "none")
 NONE = "none"
 _BODIES = ("body", "rawBody")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import InvalidArgumentError, is_utf8, nearest
 
-TEXT, JSON, BASE64, HEX, NONE = FORMS = ("text", "json", "base64", "hex", "none")
+TEXT, JSON, BASE64, HEX = BODY_FORMS = ("text", "json", "base64", "hex")
 MOST_JSON_BYTES = 64 << 10
 """The largest body, in bytes, that `readable_bodies` looks at as JSON. JSON is parsed one body at a time."""
 _MARK = "base64:"
@@ -141,7 +141,7 @@ def _check_size(form: str, size: int) -> None:
 
 
 def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
-    """Binary values as strings in one of FORMS except NONE. Null stays null.
+    """Binary values as strings in one of BODY_FORMS. Null stays null.
 
     text: of a charset; other bytes as `\\xff`. json: JSON without blanks between its values, its numbers and
     keys as they are; a value that is no JSON as text. Control characters are not escaped.
