@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.testing.live_broker import needs
-from rmq_store.testing.live_broker.harness import HarnessUnavailable
+from rmq_store.testing.live_broker.java import HarnessUnavailable
 from tests.live.support.browser import need_browser
 
 

@@ -39,26 +39,10 @@ from rmq_store.testing.live_broker.java import (
     HERE,
     JVM_OPENS,
     CommandFailed,
-    HarnessUnavailable,
     class_path,
-    jars,
     jdk_tool,
     run,
 )
-
-__all__ = [
-    "Broker",
-    "BrokerFailed",
-    "Conf",
-    "HarnessUnavailable",
-    "Row",
-    "boot_copy",
-    "copy_store",
-    "jars",
-    "read_all",
-    "read_by_key",
-    "topics_on_disk",
-]
 
 # A quick start matters more here than speed after an hour: one collector, the quick compiler only.
 JVM_SMALL = (

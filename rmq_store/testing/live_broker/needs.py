@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from rmq_store.testing.live_broker.harness import HarnessUnavailable, jars
+from rmq_store.testing.live_broker.java import HarnessUnavailable, jars
 
 REQUIRED = "RMQSTORE_REQUIRE_LIVE"
 """Set to 1 where these tests have to run, as in CI."""
