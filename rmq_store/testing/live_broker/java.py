@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -50,8 +49,7 @@ def jdk_tool(name: str) -> str:
 
 def cache_folder() -> Path:
     """Where jars and classes are kept between runs."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen) if chosen else Path.home() / ".cache" / "rmqstore-tests"
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache/rmqstore-tests")
 
 
 def jars(release: str, *, proxy: bool = False) -> Path:
@@ -110,7 +108,8 @@ def _cached(folder: Path, make: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
             # Made under another name: a folder with the right name is always whole.
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as scratch:
@@ -118,10 +117,3 @@ def _cached(folder: Path, make: Callable[[Path], None]) -> Path:
                 make(unfinished)
                 unfinished.rename(folder)
     return folder
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
