@@ -182,8 +182,8 @@ class BrokerFiles:
         (self.work / "conf").mkdir(parents=True, exist_ok=True)
         for name in LOGBACK_FILES:
             (self.work / "conf" / name).write_text(LOGBACK)
-        _write_conf(self.work / "namesrv.conf", self._namesrv_conf())
-        _write_conf(self.work / "broker.conf", self._broker_conf())
+        self._write_conf("namesrv.conf", self._namesrv_conf())
+        self._write_conf("broker.conf", self._broker_conf())
         if self.proxy:
             proxy = json.dumps({**self._proxy_conf(), **self._certificate(), **self.proxy_conf})
             (self.work / "conf/rmq-proxy.json").write_text(proxy)
@@ -206,10 +206,12 @@ class BrokerFiles:
             "namesrvAddr": self.ports.namesrv_address,
         }
         conf.update({old: conf[new] for new, old in OLD_SPELLINGS.items()})
-        return {name: self._filled_in(value) for name, value in conf.items()}
+        return conf
 
-    def _filled_in(self, value: str | int | bool) -> str | int | bool:
-        return value.replace("{store}", str(self.store)) if isinstance(value, str) else value
+    def _write_conf(self, file: str, conf: Conf) -> None:
+        """Write settings; `{store}` in a value becomes the store's folder."""
+        lines = (f"{name}={java_value(value)}\n" for name, value in conf.items())
+        (self.work / file).write_text("".join(lines).replace("{store}", str(self.store)))
 
     def _proxy_conf(self) -> dict[str, object]:
         return {
@@ -229,11 +231,6 @@ class BrokerFiles:
         if not certificate.exists():
             write_certificate(certificate, key)
         return {"tlsTestModeEnable": False, "tlsKeyPath": str(key), "tlsCertPath": str(certificate)}
-
-
-def _write_conf(path: Path, conf: Conf) -> None:
-    lines = (f"{name}={java_value(value)}\n" for name, value in conf.items())
-    path.write_text("".join(lines))
 
 
 def java_value(value: str | int | bool) -> str:
