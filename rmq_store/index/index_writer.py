@@ -58,17 +58,10 @@ class Items:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
 
-def index_items(records: DecodedRecords, dialect: Dialect) -> Items:
-    """The items of the records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
+def index_items(records: DecodedRecords, *, of_tags: bool) -> Items:
+    """The items of the records: UNIQ_KEY, each word of KEYS, and `of_tags` TAGS, as from 5.4.0 on."""
     flags = records.headers.sys_flag
-    of_tags = dialect.has("tag_items")
     return items_of(records.keys, records.topics, records.topic_code, flags, of_tags=of_tags)
-
-
-def key_items(records: DecodedRecords) -> Items:
-    """Those items of UNIQ_KEY and KEYS alone."""
-    flags = records.headers.sys_flag
-    return items_of(records.keys, records.topics, records.topic_code, flags, of_tags=False)
 
 
 def tag_items(records: DecodedRecords) -> Items:
@@ -196,7 +189,8 @@ class IndexWriter:
         """Index records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
         headers = records.headers
         if len(headers):
-            items, offsets = index_items(records, self._dialect), headers.at + headers.base
+            offsets = headers.at + headers.base
+            items = index_items(records, of_tags=self._dialect.has("tag_items"))
             self.add_hashes(offsets, headers.store_timestamp, items.row, items.hashes)
 
     def add_hashes(self, offsets: Ints, stamps: Ints, row: Ints, hashes: Numbers) -> None:

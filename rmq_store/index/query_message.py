@@ -35,7 +35,7 @@ from rmq_store.format.byte_layout import INDEX_DIR, INDEX_HEADER, index_item_at
 from rmq_store.format.hashes import index_key, index_key_hash
 from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import REMOTE_BLOCK, IndexFile, list_index_files
-from rmq_store.index.index_writer import key_items
+from rmq_store.index.index_writer import index_items
 
 _INDEX_FILES_MAPPED = 16
 _DAMAGE = (Gap.TORN, Gap.DAMAGED, Gap.MISSING)
@@ -331,7 +331,7 @@ class KeyIndex:
 
 def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:
     """The log offsets of the records that the index lists for their keys, and the hashes of these."""
-    items = key_items(DecodedRecords.of(headers))
+    items = index_items(DecodedRecords.of(headers), of_tags=False)
     ends = np.cumsum(items.counts)
     for row in np.flatnonzero(items.counts).tolist():
         hashes = items.hashes[ends[row] - items.counts[row] : ends[row]]

@@ -24,7 +24,6 @@ from rmq_store.format.byte_layout import (
     Ints,
     Mask,
 )
-from rmq_store.format.releases import dialect
 from rmq_store.index.index_file_reader import (
     FILES_MAPPED,
     Geometry,
@@ -54,8 +53,6 @@ _INT_MAX = 2**31 - 1
 _WRONG, _ZEROS = 1, 2  # as the loop marks items
 # The broker flushes a full file in a separate thread while it fills the next one.
 _BEING_WRITTEN = 2
-# Whether the index has items for tags depends on the release, and no file contains the release.
-_WITHOUT_TAG_ITEMS = dialect("5.3.3")
 _SHORTEN = (
     "Delete a copy's index files and rebuild them from the log: rmqstore rebuild STORE --to NEW"
 )
@@ -543,7 +540,7 @@ class IndexPart:
             self._of_a_record[mine] = True
             return
         self._items[mine].sort()
-        items, of_tags = index_items(records, _WITHOUT_TAG_ITEMS), tag_items(records)
+        items, of_tags = index_items(records, of_tags=False), tag_items(records)
         row = items.row
         has_item = self._has(places[row], items.hashes)
         self._has(places[of_tags.row], of_tags.hashes)
@@ -563,8 +560,8 @@ class IndexPart:
 
     def _are_items_of(self, records: DecodedRecords, places: Ints, mine: slice) -> bool:
         """Whether some items are those of these records, in the order in which a broker puts them."""
-        for kind in (dialect(), _WITHOUT_TAG_ITEMS):
-            items = index_items(records, kind)
+        for of_tags in (True, False):  # by the release, which no file has
+            items = index_items(records, of_tags=of_tags)
             if len(items.hashes) == mine.stop - mine.start:
                 made = pair(places[items.row] - self._base, items.hashes.astype(np.int64))
                 if np.array_equal(made, self._items[mine]):
