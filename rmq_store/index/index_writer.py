@@ -185,19 +185,17 @@ class IndexWriter:
         at = index_item_at(self._geometry.slots, number)
         return int(self._file[at : at + INDEX_ITEM.itemsize].view(INDEX_ITEM)[0]["log_offset"])
 
-    def add_items(self, records: DecodedRecords) -> None:
+    def add_records(self, records: DecodedRecords) -> None:
         """Index records: UNIQ_KEY, each word of KEYS, and TAGS from 5.4.0 on."""
         headers = records.headers
         if len(headers):
             offsets = headers.at + headers.base
             items = index_items(records, of_tags=self._dialect.has("tag_items"))
-            self.add_hashes(offsets, headers.store_timestamp, items.row, items.hashes)
+            self.add_items(offsets, headers.store_timestamp, items)
 
-    def add_hashes(self, offsets: Ints, stamps: Ints, row: Ints, hashes: Numbers) -> None:
-        """Index n records, at least one, by their log offsets, store times (ms) and items.
-
-        `row` and `hashes`: record number and key hash of each item, as `index_items` gives them.
-        """
+    def add_items(self, offsets: Ints, stamps: Ints, items: Items) -> None:
+        """Index n records, at least one, by their log offsets, store times (ms) and items."""
+        row, hashes = items.row, items.hashes
         if self._resumed is not None:
             row, hashes = self._without_indexed(offsets, row, hashes)
             if not len(row):

@@ -526,9 +526,9 @@ class BrokerRecovery:
                 if indexer is not None:
                     fresh = np.flatnonzero(headers.at + headers.base >= indexer.end_log_offset)
                     if len(fresh) == len(headers):
-                        indexer.add_items(records)
+                        indexer.add_records(records)
                     elif len(fresh):
-                        indexer.add_items(DecodedRecords.of(headers.take(fresh)))
+                        indexer.add_records(DecodedRecords.of(headers.take(fresh)))
         finally:
             if indexer is not None:
                 self.report.index_items_rebuilt = indexer.items_written

@@ -407,7 +407,7 @@ class StrictRecovery:
             report.batch_topics |= requests.batch_topics()
             queues.take(requests, walk.end)
             if indexer is not None:
-                indexer.add_items(records)
+                indexer.add_records(records)
             count = int(headers.total.sum())
             if self.progress is not None:
                 self.progress(count)

@@ -23,7 +23,7 @@ from rmq_store.format.byte_layout import INDEX_DIR, Bytes, Ints
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
-from rmq_store.index.index_writer import IndexWriter
+from rmq_store.index.index_writer import IndexWriter, Items
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.writing.encoded_records import ListedRecords
 
@@ -94,15 +94,16 @@ class Dispatcher:
         records = DecodedRecords.of(headers)
         self._write(
             entries_to_write(records, self._config, self.batch_topics),
-            lambda index: index.add_items(records),
+            lambda index: index.add_records(records),
             int(headers.at[-1]) + headers.base,
             int(headers.store_timestamp[-1]),
         )
 
     def _write_listing(self, listing: ListedRecords) -> None:
+        items = Items(listing.item_counts, listing.hashes)
         self._write(
             listing.entries(),
-            lambda index: index.add_hashes(*listing.items()),
+            lambda index: index.add_items(listing.log_offset, listing.store_timestamp, items),
             int(listing.log_offset[-1]),
             int(listing.store_timestamp[-1]),
         )

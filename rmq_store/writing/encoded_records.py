@@ -183,11 +183,6 @@ class ListedRecords(RecordFacts):
             columns = tuple(column[listed] for column in columns)
         return plain_entries(self.topics, *columns)
 
-    def items(self) -> tuple[Ints, Ints, Ints, npt.NDArray[np.int32]]:
-        """Log offset and store time of each record, then record number and hash of each item."""
-        row = np.repeat(np.arange(len(self.item_counts)), self.item_counts)
-        return self.log_offset, self.store_timestamp, row, self.hashes
-
 
 # --- encoding -------------------------------------------------------------------------------------
 
