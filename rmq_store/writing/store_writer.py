@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,36 +109,27 @@ class GroupCommit:
                 self._turn.notify_all()
 
 
+@dataclass
 class Flusher:
     """Flushes log, queues and index in the background, and maintains the checkpoint.
 
     Each interval it flushes files with the minimum number of unflushed pages; queues get the entries that
     wait first. At longer intervals it flushes everything (thoroughly); then the checkpoint records the
-    progress at the start of that flush.
+    progress at the start of that flush. `written`: the checkpoint if everything that is written now were
+    on the disk.
     """
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        log: OpenFiles,
-        queues: OpenFiles,
-        written: Callable[[], Checkpoint],
-        write_entries: Callable[[], None],
-        flush_index: Callable[[], None],
-        write_checkpoint: Callable[[Checkpoint], None],
-        failed: Callable[[BaseException], None],
-        checkpoint: Checkpoint,
-    ) -> None:
-        """`written`: the checkpoint if everything that is written now were on the disk."""
-        self._config = config
-        self._log = log
-        self._queues = queues
-        self._written = written
-        self._write_entries = write_entries
-        self._flush_index = flush_index
-        self._write_checkpoint = write_checkpoint
-        self._report_failure = failed
-        self._checkpoint = checkpoint
+    config: StoreConfig
+    log: OpenFiles
+    queues: OpenFiles
+    written: Callable[[], Checkpoint]
+    write_entries: Callable[[], None]
+    flush_index: Callable[[], None]
+    write_checkpoint: Callable[[Checkpoint], None]
+    failed: Callable[[BaseException], None]
+    checkpoint: Checkpoint
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         now = time.monotonic()
@@ -159,25 +150,25 @@ class Flusher:
             self._thread.join()
 
     def _run(self) -> None:
-        tick = min(self._config.flush_interval_log, self._config.flush_interval_queues)
+        tick = min(self.config.flush_interval_log, self.config.flush_interval_queues)
         while not self._stop.wait(tick):
             try:
                 self.flush_due(time.monotonic())
             except Exception as error:  # any error: otherwise flushing would stop unnoticed
-                self._report_failure(error)
+                self.failed(error)
                 return
 
     def flush_due(self, now: float) -> None:
         """Flush what is due at `now` (seconds of the monotonic clock)."""
-        config = self._config
+        config = self.config
         queues_due = now - self._queues_at >= config.flush_interval_queues
         if queues_due:
-            self._write_entries()
-        before = self._written()
+            self.write_entries()
+        before = self.written()
         if now - self._log_at >= config.flush_interval_log:
             self._log_at = now
             thorough = now - self._log_thorough_at >= config.flush_thorough_log
-            self._log.sync(0 if thorough else config.flush_pages_log * _PAGE)
+            self.log.sync(0 if thorough else config.flush_pages_log * _PAGE)
             if thorough:
                 self._log_thorough_at = now
                 self.note(physic=before.physic_msg_timestamp)
@@ -187,31 +178,31 @@ class Flusher:
                 self._queues_thorough_at = now
                 self.flush_queues(before)
             else:
-                self._queues.sync(config.flush_pages_queues * _PAGE)
+                self.queues.sync(config.flush_pages_queues * _PAGE)
 
     def flush_queues(self, before: Checkpoint) -> None:
         """Flush all queues and the index, then update the checkpoint."""
-        self._queues.sync()
-        self._flush_index()
+        self.queues.sync()
+        self.flush_index()
         self.note(
             logics=before.logics_msg_timestamp,
             record=before.logics_physical_offset,
             index=before.index_msg_timestamp,
         )
-        self._write_checkpoint(self._checkpoint)
+        self.write_checkpoint(self.checkpoint)
 
     def flush_all(self) -> None:
         """Flush everything at once and update the checkpoint."""
-        before = self._written()
-        self._log.sync()
+        before = self.written()
+        self.log.sync()
         self.note(physic=before.physic_msg_timestamp)
         self.flush_queues(before)
 
     def note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:
         """Note for the checkpoint up to where log, queues and index are on the disk: times of records
         (ms), and the log offset of the last one in the queues."""
-        old = self._checkpoint
-        self._checkpoint = Checkpoint(
+        old = self.checkpoint
+        self.checkpoint = Checkpoint(
             max(old.physic_msg_timestamp, physic),
             max(old.logics_msg_timestamp, logics),
             max(old.index_msg_timestamp, index),
