@@ -171,7 +171,7 @@ class Flusher:
             self.log.sync(0 if thorough else config.flush_pages_log * _PAGE)
             if thorough:
                 self._log_thorough_at = now
-                self.note(physic=before.physic_msg_timestamp)
+                self.note(physic_msg_timestamp=before.physic_msg_timestamp)
         if queues_due:
             self._queues_at = now
             if now - self._queues_thorough_at >= config.flush_thorough_queues:
@@ -185,9 +185,9 @@ class Flusher:
         self.queues.sync()
         self.flush_index()
         self.note(
-            logics=before.logics_msg_timestamp,
-            record=before.logics_physical_offset,
-            index=before.index_msg_timestamp,
+            logics_msg_timestamp=before.logics_msg_timestamp,
+            logics_physical_offset=before.logics_physical_offset,
+            index_msg_timestamp=before.index_msg_timestamp,
         )
         self.write_checkpoint(self.checkpoint)
 
@@ -195,21 +195,14 @@ class Flusher:
         """Flush everything at once and update the checkpoint."""
         before = self.written()
         self.log.sync()
-        self.note(physic=before.physic_msg_timestamp)
+        self.note(physic_msg_timestamp=before.physic_msg_timestamp)
         self.flush_queues(before)
 
-    def note(self, physic: int = 0, logics: int = 0, record: int = 0, index: int = 0) -> None:
-        """Note for the checkpoint up to where log, queues and index are on the disk: times of records
-        (ms), and the log offset of the last one in the queues."""
+    def note(self, **flushed: int) -> None:
+        """Raise fields of the checkpoint to where log, queues and index are on the disk."""
         old = self.checkpoint
-        self.checkpoint = Checkpoint(
-            max(old.physic_msg_timestamp, physic),
-            max(old.logics_msg_timestamp, logics),
-            max(old.index_msg_timestamp, index),
-            old.master_flushed_offset,
-            old.confirm_phy_offset,
-            max(old.logics_physical_offset, record),
-        )
+        newer = {name: max(getattr(old, name), value) for name, value in flushed.items()}
+        self.checkpoint = replace(old, **newer)
 
 
 def _clear_page_rest(log: CommitLog, end: int) -> None:
@@ -511,7 +504,7 @@ class StoreWriter:
         if self._group_commit is not None:
             with self._failing():
                 self._group_commit.wait(log_end)
-            self._flusher.note(physic=timestamp)
+            self._flusher.note(physic_msg_timestamp=timestamp)
         if self._reput is not None:
             self._reput.wake()
 
