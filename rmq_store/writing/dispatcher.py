@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -173,9 +174,9 @@ def _open_index(root: Path, config: StoreConfig, release: Dialect) -> IndexWrite
 
 _BYTES_AT_A_TIME = 4 << 20
 RETRIES = 30  # ConsumeQueue#putMessagePositionInfoWrapper
-RETRY_SECONDS = 1.0
 
 
+@dataclass
 class Reput:
     """A thread that reads the log from `position` on and passes its records on, in order.
 
@@ -185,24 +186,15 @@ class Reput:
     called and dispatching stops.
     """
 
-    def __init__(
-        self,
-        position: int,
-        open_log: Callable[[], CommitLog],
-        log_range: Callable[[], tuple[int, int]],
-        sink: Callable[[Headers], None],
-        failed: Callable[[BaseException], None],
-        *,
-        retries: int = RETRIES,
-        retry_seconds: float = RETRY_SECONDS,
-    ) -> None:
-        self.position = position
-        self._open_log = open_log
-        self._log_range = log_range
-        self._sink = sink
-        self._failed = failed
-        self._retries = retries
-        self._retry_seconds = retry_seconds
+    position: int
+    open_log: Callable[[], CommitLog]
+    log_range: Callable[[], tuple[int, int]]
+    sink: Callable[[Headers], None]
+    failed: Callable[[BaseException], None]
+    retries: int = RETRIES
+    retry_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
         self._log: CommitLog | None = None
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -220,7 +212,7 @@ class Reput:
 
     def catch_up(self) -> None:
         """Return once all current records of the log are dispatched, or cannot be."""
-        end = self._log_range()[1]
+        end = self.log_range()[1]
         self.wake()
         with self._done:
             while self.position < end and not self._broken and self._thread.is_alive():
@@ -244,7 +236,7 @@ class Reput:
                 while not self._closing.is_set() and self.dispatch_some():
                     pass
             except Exception as error:  # any error: otherwise callers would wait for a dead thread
-                self._failed(error)
+                self.failed(error)
                 self._broken = True
                 with self._done:
                     self._done.notify_all()
@@ -252,7 +244,7 @@ class Reput:
 
     def dispatch_some(self) -> bool:
         """Dispatch a few megabytes; returns whether there were any. Works with or without the thread."""
-        start, end = self._log_range()
+        start, end = self.log_range()
         if self.position < start:
             self.position = start  # earlier files were deleted, dispatched or not
         if self.position >= end:
@@ -279,15 +271,15 @@ class Reput:
         if self._log is None or self._log.chain.segment_at(offset) is None:
             if self._log is not None:
                 self._log.chain.close()
-            self._log = self._open_log()
+            self._log = self.open_log()
         return self._log
 
     def _hand_on(self, headers: Headers) -> None:
-        for left in range(self._retries, -1, -1):
+        for left in range(self.retries, -1, -1):
             try:
-                self._sink(headers)
+                self.sink(headers)
             except StoreError:
-                if not left or self._closing.wait(self._retry_seconds):
+                if not left or self._closing.wait(self.retry_seconds):
                     raise
             else:
                 return
