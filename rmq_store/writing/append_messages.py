@@ -68,6 +68,7 @@ def nothing_appended() -> AppendResult:
     return AppendResult(nothing, nothing, nothing, nothing)
 
 
+@dataclass
 class RecordAppender:
     """Appends records to the log. Not thread-safe: the caller holds the writer's lock.
 
@@ -76,35 +77,26 @@ class RecordAppender:
     the log is unknown then. `lists`: whether the dispatcher gets the records.
     """
 
-    def __init__(
-        self,
-        log: LogAppender,
-        offsets: QueueCounters,
-        config: StoreConfig,
-        dialect: Dialect,
-        last: tuple[int, int],
-        dispatcher: Dispatcher,
-    ) -> None:
-        """`last`: place and time of the last record."""
-        self._log = log
-        self._offsets = offsets
-        self._config = config
-        self._dialect = dialect
-        self.last_record, self.last_timestamp = last
-        self._dispatcher = dispatcher
-        self.lists, self.broken = True, False
-        self.times_back: TimesBack | None = None
-        self._with_record_crc = bool(config.enabledAppendPropCRC and dialect.has("record_crc"))
+    log: LogAppender
+    offsets: QueueCounters
+    config: StoreConfig
+    dialect: Dialect
+    last_record: int
+    last_timestamp: int
+    dispatcher: Dispatcher
+    lists: bool = True
+    broken: bool = False
+    times_back: TimesBack | None = None
 
     def append_rows(
         self, batch: pa.RecordBatch, together: bool, copied: bool, halves: Ints | None = None
     ) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store; `halves`: see `StoreWriter.append_batch`."""
-        assigned = OffsetProperties(self._config, self._offsets.next_of)
-        placed = with_offset_properties(batch, assigned, self._dialect)
-        prepared = prepare(placed, self._config, self._dialect, LOOPBACK, copied=copied)
-        if together and int(prepared.total.sum()) + BLANK_SIZE > self._config.commitlog_file_size:
+        assigned = OffsetProperties(self.config, self.offsets.next_of)
+        placed = with_offset_properties(batch, assigned, self.dialect)
+        prepared = prepare(placed, self.config, self.dialect, LOOPBACK, copied=copied)
+        if together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
             raise InvalidMessageError(
                 None, reason="the batch does not fit into one file of the log"
             )
@@ -112,16 +104,16 @@ class RecordAppender:
             given = prepared.numbers["preparedTransactionOffset"]
             prepared.numbers["preparedTransactionOffset"] = given.copy()
         many = self.lists and len(prepared) > _FEW
-        facts = facts_of(prepared, self._dialect) if many else None
+        facts = facts_of(prepared, self.dialect) if many else None
         done = self._append(prepared, prepared.counts, facts, together, halves)
-        self._offsets.raise_to(assigned.lmq)
+        self.offsets.raise_to(assigned.lmq)
         return done
 
     def append_encoded(self, records: EncodedRecords) -> AppendResult:
         """Append encoded records, at least one."""
         records.check()
-        check_sizes({"room": records.total}, self._config, self._dialect, copied=True)
-        if self._with_record_crc:
+        check_sizes({"room": records.total}, self.config, self.dialect, copied=True)
+        if self.config.enabledAppendPropCRC and self.dialect.has("record_crc"):
             raise InvalidArgumentError(
                 None,
                 reason="encoded records have no record CRC, and the store has enabledAppendPropCRC",
@@ -137,7 +129,7 @@ class RecordAppender:
         together: bool = False,
         halves: Ints | None = None,
     ) -> AppendResult:
-        queue_offset = self._offsets.assign(records, counts)
+        queue_offset = self.offsets.assign(records, counts)
         # As given, else now; never before the previous one.
         now, given = time.time_ns() // 1_000_000, records.store_timestamp
         stamps = np.where(given > 0, given, max(now, self.last_timestamp))
@@ -147,24 +139,24 @@ class RecordAppender:
         places = np.empty(len(records), dtype=np.int64)
         at = 0
         while at < len(records):
-            count = self._log.fitting(records.total[at:], together=together)
+            count = self.log.fitting(records.total[at:], together=together)
             if not count:
-                self._log.end_file()
+                self.log.end_file()
                 continue
             rows = slice(at, at + count)
             sizes = records.total[rows]
-            places[rows] = self._log.end + np.cumsum(sizes) - sizes
+            places[rows] = self.log.end + np.cumsum(sizes) - sizes
             if halves is not None and isinstance(records, Prepared):
                 named = at + np.flatnonzero(halves[rows] >= 0)
                 records.numbers["preparedTransactionOffset"][named] = places[halves[named]]
             place = queue_offset[rows], places[rows], stamps[rows]
             data = records.placed(rows, *place)
-            self._log.write(data)
+            self.log.write(data)
             at += count
             self.last_record = int(places[at - 1])
             if self.lists:
                 listing = None if facts is None else facts.listed(rows, *place)
-                self._dispatcher.take(data, places[rows], listing)
+                self.dispatcher.take(data, places[rows], listing)
         self.broken = False
         self.last_timestamp = int(stamps[-1])
         return AppendResult(queue_offset, places, records.total, stamps)

@@ -286,7 +286,7 @@ class StoreWriter:
             root, config, traits, snapshot, self._queue_files, self._listed
         )
         self._records = RecordAppender(
-            self._log, self._offsets, config, traits, last, self._dispatcher
+            self._log, self._offsets, config, traits, *last, self._dispatcher
         )
         self._appending = threading.RLock()  # the broker's putMessageLock
         self._group_commit = (
