@@ -50,6 +50,10 @@ _GZIP, _GZIP_WINDOW, _ZLIB_WINDOW = b"\x1f\x8b", 31, 15
 _GZIP_PAIR = int.from_bytes(_GZIP, "big")
 _MAGICS = {"LZ4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}
 _ZLIB_ERROR: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # typed as an object
+_OF_LIBRARIES = (
+    *(_ZLIB_ERROR, zstandard.ZstdError),
+    *(RuntimeError, ValueError, EOFError, MemoryError),
+)
 
 _NAMES = {
     SysFlag.COMPRESSION_LZ4: "LZ4",
@@ -79,23 +83,13 @@ def decompress(
         raise _error(path, log_offset, f"unknown compression type {kind:#x} in sysFlag")
     try:
         body = _OPENERS[name](stored, max_body_bytes + 1)
-    except (
-        _ZLIB_ERROR,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        MemoryError,
-        zstandard.ZstdError,
-    ) as error:
+    except _OF_LIBRARIES as error:
         raise _error(path, log_offset, f"the {name} body does not decompress: {error}") from error
     if len(body) > max_body_bytes:
-        raise BodyError(
-            path,
-            offset=_place(log_offset),
-            reason=f"the {name} body of {len(stored)} bytes exceeds the limit when decompressed",
-            expected=f"at most {max_body_bytes} bytes",
-            advice="Raise max_body_bytes if you trust the producer, or read rawBody",
-        )
+        reason = f"the {name} body of {len(stored)} bytes exceeds the limit when decompressed"
+        expected = f"at most {max_body_bytes} bytes"
+        advice = "Raise max_body_bytes if you trust the producer, or read rawBody"
+        raise _error(path, log_offset, reason, expected, advice)
     return body
 
 
@@ -112,17 +106,15 @@ def begin_compressed(fronts: Bytes, sys_flags: Numbers) -> Mask:
     return begins
 
 
-def _place(log_offset: int | None) -> LogOffset | None:
-    return None if log_offset is None else LogOffset(log_offset)
-
-
-def _error(path: str | None, log_offset: int | None, reason: str) -> BodyError:
-    return BodyError(
-        path,
-        offset=_place(log_offset),
-        reason=reason,
-        advice="Read column rawBody (SQL: of view rawMessages) to get the bytes as stored",
-    )
+def _error(
+    path: str | None,
+    log_offset: int | None,
+    reason: str,
+    expected: str | None = None,
+    advice: str = "Read column rawBody (SQL: of view rawMessages) to get the bytes as stored",
+) -> BodyError:
+    offset = None if log_offset is None else LogOffset(log_offset)
+    return BodyError(path, offset=offset, reason=reason, expected=expected, advice=advice)
 
 
 def _open_zlib(stored: bytes, limit: int) -> bytes:
