@@ -272,7 +272,6 @@ class StoreWriter:
         self._log_start = snapshot.log_start
         ends = {queue: state.max_offset for queue, state in snapshot.queues.items()}
         self._offsets = QueueCounters(ends)
-        self._min_offsets = {queue: state.min_offset for queue, state in snapshot.queues.items()}
         self._declared: dict[str, dict[str, Any]] = {}
         self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
         self._queue_files = OpenFiles()
@@ -449,14 +448,6 @@ class StoreWriter:
     def queues(self, topic: str | None = None) -> list[QueueId]:
         """All queues, or those of one topic, sorted."""
         return sorted(queue for queue in list(self._offsets) if topic in (None, queue.topic))
-
-    def topics(self) -> list[str]:
-        """All topics that have a queue, sorted."""
-        return sorted({queue.topic for queue in list(self._offsets)})
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first queueOffset; 0 for a queue that does not exist yet."""
-        return self._min_offsets.get(QueueId(topic, queue_id), 0)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queueOffset of the next message."""
