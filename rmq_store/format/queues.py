@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rmq_store.errors import ListedAt
-from rmq_store.format.byte_layout import Bytes, Columns, Ints, Numbers
+from rmq_store.format.byte_layout import Bytes, Columns, Ints, Mask, Numbers
 
 
 class QueueId(NamedTuple):
@@ -97,12 +96,6 @@ _FAR = 4096  # queue offsets
 # --- as columns -----------------------------------------------------------------------------------
 
 
-def point_to_records(log_offset: Ints, size: Ints) -> npt.NDArray[np.bool_]:
-    """Mask of the entries that point to a record; filler and zeros do not."""
-    points: npt.NDArray[np.bool_] = (size > 0) & (size != FILLER_SIZE)
-    return points & (log_offset >= 0)
-
-
 @dataclass(slots=True)
 class Entries(Columns):
     """n queue entries as int64 arrays of n in native byte order.
@@ -121,9 +114,10 @@ class Entries(Columns):
         return len(self.offset)
 
     @property
-    def points_to_record(self) -> npt.NDArray[np.bool_]:
-        """As `point_to_records`."""
-        return point_to_records(self.log_offset, self.size)
+    def points_to_record(self) -> Mask:
+        """Mask of the entries that point to a record; filler and zeros do not."""
+        points: Mask = (self.size > 0) & (self.size != FILLER_SIZE)
+        return points & (self.log_offset >= 0)
 
     def near_rows(self, rows: Ints) -> Iterator[Ints]:
         """Some rows by queue offset, in pieces: of offsets far apart, each piece is looked up by itself."""
@@ -210,7 +204,7 @@ class ListedEntries(Entries):
         """One entry, as plain numbers."""
         return self.listed_at(self.queue_of(row), row)
 
-    def is_of(self, topics: Collection[str]) -> npt.NDArray[np.bool_]:
+    def is_of(self, topics: Collection[str]) -> Mask:
         """A mask of the entries of some topics."""
         wanted = np.array([queue.topic in topics for queue in self.queues], dtype=bool)
         return wanted[self.queue]
