@@ -48,9 +48,8 @@ Work = Callable[[StoreReader, "Job"], Response]
 """What makes an answer by a store that is open."""
 
 _PATIENCE = 1.5  # seconds that a browser waits for an answer, or for its turn
-_ORDERS_EVERY_S = (
-    0.1  # seconds from one order to stop to the next: what runs may not have begun to read
-)
+# Seconds from one order to stop to the next: what runs may not have begun to read.
+_ORDERS_EVERY_S = 0.1
 _MOST_KEPT = 4  # answers that no browser has fetched yet
 
 

@@ -70,10 +70,7 @@ RECORD_HEAD: Final = np.dtype(
         ("store_ip", "V4"),
         ("store_port", ">i4"),
         ("reconsume_times", ">i4"),
-        (
-            "prepared_transaction_offset",
-            ">i8",
-        ),  # log offset of the half message of a commit, else 0
+        ("prepared_transaction_offset", ">i8"),  # log offset of a commit's half message, else 0
         ("body_length", ">i4"),
     ]
 )

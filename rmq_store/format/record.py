@@ -325,10 +325,8 @@ def _check_crcs(
 
 def crc_item(value: int) -> bytes:
     """The record CRC as a property item: ten digits, least significant first."""
-    digits = f"{value:0{CRC_DIGITS}d}"[::-1].encode()
-    return (
-        CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]) + digits + bytes([PROPERTY_SEPARATOR])
-    )
+    digits = f"{value:0{CRC_DIGITS}d}"[::-1]
+    return f"{CRC_PROPERTY}{_NAME_VALUE}{digits}{_ITEM_END}".encode()
 
 
 def record_crc_of(properties: bytes) -> int | None:

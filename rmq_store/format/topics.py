@@ -118,11 +118,8 @@ def is_group_of_broker(group: str) -> bool:
 #
 # Names of groups and topics may have `_`, so that the last form alone says neither. See `retry_origin`.
 
-
-ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC = (
-    *("ORIGIN_GROUP", "RETRY_TOPIC"),
-    *("DLQ_ORIGIN_TOPIC", "REAL_TOPIC"),
-)
+ORIGIN_GROUP, RETRY_TOPIC = "ORIGIN_GROUP", "RETRY_TOPIC"
+DLQ_ORIGIN_TOPIC, REAL_TOPIC = "DLQ_ORIGIN_TOPIC", "REAL_TOPIC"
 FIRST_POP = "1ST_POP_TIME"
 PROPERTIES = (ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC)
 """Names of the properties that `retry_origin` and `dead_letter_origin` look at."""
