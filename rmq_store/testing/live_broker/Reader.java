@@ -27,7 +27,6 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * <pre>
  * Reader NAMESRV all          topics from standard input: every message of every queue, by offset
  * Reader NAMESRV key TOPIC    keys from standard input: what the client finds by each of them
- * Reader NAMESRV unique TOPIC unique message ids from standard input, likewise
  * </pre>
  *
  * The last line is {"done":COUNT}: without it the answer is not whole.
@@ -73,13 +72,10 @@ public class Reader {
                     printTopic(line);
                     break;
                 case "key":
-                    printKey(args[2], line, false);
-                    break;
-                case "unique":
-                    printKey(args[2], line, true);
+                    printKey(args[2], line);
                     break;
                 default:
-                    throw new IllegalArgumentException("all, key or unique, not " + args[1]);
+                    throw new IllegalArgumentException("all or key, not " + args[1]);
             }
         }
     }
@@ -112,9 +108,10 @@ public class Reader {
         }
     }
 
-    private void printKey(String topic, String key, boolean unique) throws Exception {
+    private void printKey(String topic, String key) throws Exception {
         try {
-            for (MessageExt message : query(topic, key, unique).getMessageList()) {
+            QueryResult found = client.queryMessage(topic, key, MAX_PER_KEY, 0, Long.MAX_VALUE);
+            for (MessageExt message : found.getMessageList()) {
                 print(message, key);
             }
         } catch (MQClientException problem) {
@@ -122,15 +119,6 @@ public class Reader {
                 throw problem;
             }
         }
-    }
-
-    private QueryResult query(String topic, String key, boolean unique) throws Exception {
-        if (!unique) {
-            return client.queryMessage(topic, key, MAX_PER_KEY, 0, Long.MAX_VALUE);
-        }
-        // The short form of newer clients asks for the last three days alone.
-        return client.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl()
-            .queryMessageByUniqKey(topic, key, MAX_PER_KEY, 0, Long.MAX_VALUE);
     }
 
     /** The client has no other way to say that a key is unknown; old releases say it without the code. */

@@ -54,6 +54,9 @@ JVM_SMALL = (
 )
 
 
+_PATIENCE = 120.0  # seconds to start, or to stop
+
+
 class BrokerFailed(RuntimeError):
     """A broker or its client ended, or kept silent; the message carries the end of its output."""
 
@@ -100,8 +103,6 @@ class Broker:
         proxy: bool = False,
         proxy_conf: Conf | None = None,
         tls: bool = False,
-        jvm: Sequence[str] = (),
-        timeout: float = 120.0,
     ) -> None:
         """`work` takes configuration and logs; the broker writes to `store` (`work/store`).
 
@@ -119,8 +120,6 @@ class Broker:
         self.tls = tls
         self.ports = Ports(0, 0, 0, 0)
         self._output = self.work / "broker.out"
-        self._jvm = tuple(jvm)
-        self._timeout = timeout
         self.process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         if topics:
@@ -185,10 +184,10 @@ class Broker:
         if self.process is not None and self.running:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(self._timeout)
+                self.process.wait(_PATIENCE)
             except subprocess.TimeoutExpired as silence:
                 self.kill()
-                waited = f"no end within {self._timeout} s"
+                waited = f"no end within {_PATIENCE} s"
                 raise BrokerFailed(f"{waited}\n{self.last_words()}") from silence
         self._reap()
 
@@ -230,7 +229,7 @@ class Broker:
         atexit.register(self.kill)
         self._pump = threading.Thread(target=self._pump_output, args=(ready,), daemon=True)
         self._pump.start()
-        if not ready.wait(self._timeout) or not self.running:
+        if not ready.wait(_PATIENCE) or not self.running:
             self.kill()
             raise BrokerFailed(f"the broker of {self.release} did not start\n{self.last_words()}")
 
@@ -271,9 +270,7 @@ class Broker:
 
     def _command(self) -> list[str]:
         return [
-            *java_command(
-                self, HERE / "Live.java", *JVM_OPENS, *self._jvm, f"-Drocketmq.home.dir={self.work}"
-            ),
+            *java_command(self, HERE / "Live.java", *JVM_OPENS, f"-Drocketmq.home.dir={self.work}"),
             str(self.work / "namesrv.conf"),
             self.namesrv,
             self.address,
@@ -318,14 +315,9 @@ def read_all(broker: Broker, topics: Iterable[str]) -> list[Row]:
     return _read(broker, ["all"], topics)
 
 
-def read_by_key(
-    broker: Broker, topic: str, keys: Iterable[str], *, unique: bool = False
-) -> list[Row]:
-    """What the client finds by each key (see `foundBy`); with `unique`, by unique message id.
-
-    A key that is not found has no row.
-    """
-    return _read(broker, ["unique" if unique else "key", topic], keys)
+def read_by_key(broker: Broker, topic: str, keys: Iterable[str]) -> list[Row]:
+    """What the client finds by each key (see `foundBy`). A key that is not found has no row."""
+    return _read(broker, ["key", topic], keys)
 
 
 def _read(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> list[Row]:
