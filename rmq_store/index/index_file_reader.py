@@ -55,22 +55,17 @@ _MOST_JUMPS = 64
 FILES_MAPPED = 2
 
 
-def list_index_files(folder: str | os.PathLike[str]) -> list[SegmentFile]:
-    """Index files, oldest first, by name as in the broker. `base` has no meaning here."""
-    files = _files_named_as_index(folder)
-    return [SegmentFile(path, 0, size) for path, size in files if size >= INDEX_HEADER.itemsize]
+def list_index_files(
+    folder: str | os.PathLike[str], *, too_short: bool = False
+) -> list[SegmentFile]:
+    """Index files, oldest first, by name as in the broker; or those `too_short` to have a header.
 
-
-def list_too_short(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    """Path and size of files with the name of an index file that are shorter than its header."""
-    files = _files_named_as_index(folder)
-    return [(path, size) for path, size in files if size < INDEX_HEADER.itemsize]
-
-
-def _files_named_as_index(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    `base` has no meaning here.
+    """
     entries = sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name)
     sizes = ((entry.path, size_of_file(entry)) for entry in entries if is_index_name(entry.name))
-    return [(path, size) for path, size in sizes if size is not None]
+    files = [SegmentFile(path, 0, size) for path, size in sizes if size is not None]
+    return [file for file in files if (file.size < INDEX_HEADER.itemsize) is too_short]
 
 
 class IndexFile:

@@ -29,13 +29,7 @@ from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import INDEX_DIR, Ints
 from rmq_store.format.record import Gap
 from rmq_store.format.releases import Dialect
-from rmq_store.index.index_file_reader import (
-    Geometry,
-    Header,
-    IndexFile,
-    list_index_files,
-    list_too_short,
-)
+from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers import Checkpoint
 from rmq_store.recovery.report import ChangeList
@@ -260,6 +254,5 @@ class IndexRecovery:
 
     def remove_doubtful(self, changes: ChangeList) -> None:
         """Delete the files that may be torn, and those that a crash left without a header."""
-        files = [(file.path, file.size) for file in self.doubtful]
-        for path, size in (*files, *list_too_short(self._root / INDEX_DIR)):
-            changes.remove(path, size)
+        for file in self.doubtful + list_index_files(self._root / INDEX_DIR, too_short=True):
+            changes.remove(file.path, file.size)

@@ -29,7 +29,6 @@ from rmq_store.index.index_file_reader import (
     Geometry,
     IndexFile,
     list_index_files,
-    list_too_short,
     open_index_file,
     open_index_files,
 )
@@ -337,11 +336,12 @@ def check_files(store: StoreReader, findings: Findings) -> list[IndexFileStats]:
     geometries = [
         file.geometry for file in opened if isinstance(file, IndexFile) and file.header.items
     ]
-    for path, size in list_too_short(store.path / INDEX_DIR):
+    for short in list_index_files(store.path / INDEX_DIR, too_short=True):
         expected = geometries[-1].file_size if geometries else INDEX_HEADER.itemsize
         # A broker creates the file before it sets its size.
-        just_made = not closed and all(segment.path < path for segment in segments)
-        findings.add(being_written(path) if just_made else wrong_size(path, expected, size))
+        just_made = not closed and all(segment.path < short.path for segment in segments)
+        wrong = wrong_size(short.path, expected, short.size)
+        findings.add(being_written(short.path) if just_made else wrong)
     flushed = 0 if closed else _flushed_until(store)
     health = []
     for segment, file in zip(segments, opened, strict=True):
