@@ -278,9 +278,7 @@ def _replace(
     options, target = write.options, Path(write.options.path)
     new, aside = write.staging.new_store, write.staging.old_store
     begun = Begun(write.write_id, REPLACING, stream=stream)
-    writer = StoreWriter.create(
-        new, options.config, release=options.release, broker_name=target.name
-    )
+    writer = StoreWriter.create(new, options.config, release=options.release)
     try:
         _append_all(writer, rows, options)
         end = writer.log_range()[1]
