@@ -37,14 +37,7 @@ from rmq_store.format.byte_layout import (
     COMPACTION_QUEUE_DIR,
     segment_name,
 )
-from rmq_store.format.queues import (
-    BATCH_QUEUE_ENTRY,
-    Entries,
-    Entry,
-    QueueId,
-    concat_entries,
-    no_entries,
-)
+from rmq_store.format.queues import BATCH_QUEUE_ENTRY, Entries, Entry, QueueId
 from rmq_store.markers import was_closed
 
 _WIDTH = BATCH_QUEUE_ENTRY.itemsize
@@ -317,11 +310,11 @@ class CompactedQueue:
         for held in self._files:
             if offset < held.stop:
                 return self._entries_in(held, offset, held.stop)
-        return no_entries()
+        return Entries.none()
 
     def entries(self, start: int, stop: int) -> Entries:
         """The entries of queue offsets [start, stop): of those that are there."""
-        return concat_entries(
+        return Entries.concat(
             [
                 self._entries_in(held, start, stop)
                 for held in self._files
@@ -439,7 +432,7 @@ class CompactedQueue:
             parts.append(Entries(*(units[name][:filled].astype(np.int64) for name in names)))
             if filled < len(units):
                 break
-        return concat_entries(parts)
+        return Entries.concat(parts)
 
     def _refuse_disorder(self, file: SegmentFile, entries: Entries) -> None:
         """Raise for an entry that is not of one message, or does not follow those before it."""

@@ -7,14 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 
 from rmq_store.format.byte_layout import Ints
-from rmq_store.format.queues import (
-    Entries,
-    ListedEntries,
-    QueueId,
-    Queues,
-    QueueSlice,
-    concat_entries,
-)
+from rmq_store.format.queues import Entries, ListedEntries, QueueId, Queues, QueueSlice
 from rmq_store.loops import queue_entries
 
 _FIRST_SPAN = 2 << 20  # first span: log bytes whose entries are sorted together
@@ -156,13 +149,13 @@ class _Cursor:
                 break
             parts.append(self._block.take(slice(start, None)) if start else self._block)
             self._block, self._row = self._next_block(), 0
-        return concat_entries(parts)
+        return Entries.concat(parts)
 
 
 def _rows(queues: Queues, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
     """The entries of parts, by number, one behind the other. `queues`: the queue of each part."""
     numbers, counts = [number for number, _ in found], [len(part.offset) for _, part in found]
-    entries = concat_entries([entries for _, entries in found])
+    entries = Entries.concat([entries for _, entries in found])
     queue = np.repeat(np.array(numbers, dtype=np.int64), counts)
     return entries.extended(ListedEntries, queues=queues, queue=queue)
 

@@ -29,9 +29,7 @@ from rmq_store.format.queues import (
     FILLER_SIZE,
     QUEUE_ENTRY,
     Entries,
-    concat_entries,
     hole_at,
-    no_entries,
 )
 from rmq_store.loops import queue_entries
 
@@ -177,7 +175,7 @@ class QueueFiles:
             following = (file.base for file in self.chain.segments_from(stop * self.dtype.itemsize))
             behind = max(stop, next(following, 0) // self.dtype.itemsize)
             parts.append(hole_at(at, behind - at))
-        return concat_entries(parts)
+        return Entries.concat(parts)
 
     def _entries_held(self, start: int, stop: int) -> Entries:
         """The entries of units in one file."""
@@ -261,7 +259,7 @@ class QueueFiles:
         try:
             entries = self._entries(short.start, short.stop)
         except StoreError:  # maybe of a file that is not asked for
-            entries = no_entries()
+            entries = Entries.none()
         if len(entries) == len(short):
             self._kept = entries
         elif self._sources is not None:

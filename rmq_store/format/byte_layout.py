@@ -239,8 +239,16 @@ class Columns:
         return cls(*(getattr(wider, name) for name in cls.__match_args__))
 
     @classmethod
+    def none(cls: type[Some]) -> Some:
+        """No rows, of fields that are all int64."""
+        assert cls.numbered is None
+        return cls(*(np.zeros(0, dtype=np.int64) for _ in cls.__match_args__))
+
+    @classmethod
     def concat(cls: type[Some], parts: Sequence[Any]) -> Some:
-        """The rows of parts that have these fields, at least one part, behind each other."""
+        """The rows of parts that have these fields, behind each other; without parts as `none`."""
+        if not parts:
+            return cls.none()
         if len(parts) == 1 and type(parts[0]) is cls:
             only: Some = parts[0]
             return only

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -136,20 +136,10 @@ class Entries(Columns):
         return ListedAt(*queue, *(int(column[row]) for column in columns))
 
 
-def no_entries() -> Entries:
-    """Entries of length 0."""
-    return Entries(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
-
-
 def hole_at(at: int, count: int) -> Entries:
     """The entry that stands for the missing units from `at` on, which no file holds."""
     nothing = np.zeros(1, dtype=np.int64)
     return Entries(nothing + at, nothing, nothing, nothing, nothing + count)
-
-
-def concat_entries(parts: Sequence[Entries]) -> Entries:
-    """The entries of `parts` in one object, in order."""
-    return Entries.concat(parts) if parts else no_entries()
 
 
 class Queues(tuple[QueueId, ...]):

@@ -33,8 +33,6 @@ from rmq_store.format.queues import (
     Entry,
     QueueId,
     QueueSlice,
-    concat_entries,
-    no_entries,
 )
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.markers import Checkpoint, was_closed
@@ -221,7 +219,7 @@ class QueueView:
             if not state.batch and first < last:
                 yield first, last
             elif state.file_start < first < last < state.file_stop:
-                around = concat_entries([files.entries(n, n + 1) for n in (first - 1, last)])
+                around = Entries.concat([files.entries(n, n + 1) for n in (first - 1, last)])
                 yield int(around.offset[0] + around.count[0]), int(around.offset[1])
 
     def offsets_without_log(self, queue: QueueId) -> Iterator[tuple[int, int]]:
@@ -271,12 +269,12 @@ class QueueView:
             files.note_few_units(state.file_start, state.file_stop)
             listed = files.entries(first, last)
         else:
-            listed = no_entries()
+            listed = Entries.none()
         if state.tail is None or stop <= int(state.tail.offset[0]):
             return listed
         tail = state.tail
         inside = (tail.offset + tail.count > start) & (tail.offset < stop)
-        return concat_entries([listed, tail.take(inside)])
+        return Entries.concat([listed, tail.take(inside)])
 
     def fetch_ahead(self, slices: Sequence[QueueSlice]) -> None:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
@@ -399,11 +397,11 @@ class QueueView:
         if not state.batch:  # also those before min_offset, which the broker may read
             upto = min(stop, start - start % per_file + per_file)
             first, last = max(start, files.first_unit), min(upto, state.file_stop)
-            listed = files.entries(first, last) if first < last else no_entries()
+            listed = files.entries(first, last) if first < last else Entries.none()
             if state.tail is None:
                 return listed
             inside = (state.tail.offset >= start) & (state.tail.offset < upto)
-            return concat_entries([listed, state.tail.take(inside)])
+            return Entries.concat([listed, state.tail.take(inside)])
         entries = self.entries(queue, start, stop)
         if not len(entries):
             return entries

@@ -22,7 +22,7 @@ from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
 from rmq_store.files.parallel import looked_up
-from rmq_store.format.queues import Entries, QueueId, concat_entries
+from rmq_store.format.queues import Entries, QueueId
 from rmq_store.markers import was_closed
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
 from rmq_store.snapshot.undispatched_records import find_undispatched
@@ -212,7 +212,7 @@ def _after_damage(log: CommitLog, listed: Collection[ListedQueue], known: _LogEn
 
     A record that is older than the last one before the damage is left from before the log was cut.
     """
-    beyond = concat_entries(
+    beyond = Entries.concat(
         [
             queue.files.entries(queue.files.stop_before_log(known.stop, queue.stop), queue.stop)
             for queue in listed

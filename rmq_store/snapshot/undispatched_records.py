@@ -22,7 +22,7 @@ from rmq_store.errors import (
     UndispatchedError,
 )
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE, Mask
-from rmq_store.format.queues import Entries, QueueId, concat_entries
+from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.record import Gap
 from rmq_store.snapshot.ranges import ListedQueue
 
@@ -66,7 +66,7 @@ def find_undispatched(
         if not more:
             break
         for queue, entries in strays.items():
-            more[queue] = concat_entries([more[queue], entries]) if queue in more else entries
+            more[queue] = Entries.concat([more[queue], entries]) if queue in more else entries
         strays = more
     tails: dict[QueueId, Entries] = {}
     for queue, entries in strays.items():
@@ -135,7 +135,7 @@ def _strays_in(
                 advice="The queues are lost or far behind the log. Rebuild them in another store with "
                 "rmqstore rebuild, or read the log itself with source=commitlog",
             )
-    return {queue: concat_entries(entries) for queue, entries in parts.items()}
+    return {queue: Entries.concat(entries) for queue, entries in parts.items()}
 
 
 class _Placing:
@@ -178,7 +178,7 @@ class _Placing:
                 continue
             parts += [_holes(end, first), run]
             end, log_stop = first + size, int(run.log_offset[-1] + run.size[-1])
-        return concat_entries(parts)
+        return Entries.concat(parts)
 
     def _after(self, run: Entries, end: int) -> Entries:
         """The entries of a run from `end` on. Reports the others, unless the queue lists them."""

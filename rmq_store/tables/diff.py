@@ -10,7 +10,7 @@ import numpy as np
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
 from rmq_store.format.byte_layout import Bytes, Ints
-from rmq_store.format.queues import Entries, QueueId, concat_entries
+from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.record import Gap
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import queue_offset_steps
@@ -210,7 +210,7 @@ def _of_entries(
             mine.offset, its.offset, assume_unique=True, return_indices=True
         )
         both, its_both = mine.take(here), its.take(there)
-        lone = concat_entries([_without(mine, here), _without(its, there)])
+        lone = Entries.concat([_without(mine, here), _without(its, there)])
         size = both.size != its_both.size
         tag = ~size & (both.tags_code != its_both.tags_code)
         place = ~size & ~tag & (both.log_offset != its_both.log_offset)

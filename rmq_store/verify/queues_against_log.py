@@ -19,7 +19,7 @@ from rmq_store.config.without_file import NEWEST_FILES, OF_NEWEST_FILES
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, Ints, Mask
-from rmq_store.format.queues import QUEUE_ENTRY, Entries, QueueId, QueueSlice, no_entries
+from rmq_store.format.queues import QUEUE_ENTRY, Entries, QueueId, QueueSlice
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.slice_entries import NOT_OF_QUEUE, OTHER_OFFSET
 from rmq_store.reading.store_reader import StoreReader
@@ -133,7 +133,7 @@ class RecordComparison:
         if len(log_offsets):
             with suppress(StoreError):
                 return self._read_listing(queue, int(log_offsets.min()), int(log_offsets.max()) + 1)
-        return ListedPlaces.of(no_entries())
+        return ListedPlaces.of(Entries.none())
 
     def _read_listing(self, queue: QueueId, start: int, stop: int) -> ListedPlaces:
         if queue in self._listings:

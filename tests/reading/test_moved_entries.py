@@ -12,7 +12,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.errors import StoreError
-from rmq_store.format.queues import no_entries
+from rmq_store.format.queues import Entries
 from rmq_store.reading import slice_entries
 from rmq_store.reading.slice_entries import OTHER_OFFSET
 from rmq_store.snapshot.queue_view import QueueView
@@ -102,7 +102,7 @@ def test_an_entry_whose_file_expires_meanwhile_is_refused(
     """The look at its neighbours finds nothing then."""
     path, left = rebuilt
     (topic, queue_id), offsets = max(left.items(), key=lambda item: len(item[1]))
-    monkeypatch.setattr(QueueView, "entries_starting_in", lambda *_: no_entries())
+    monkeypatch.setattr(QueueView, "entries_starting_in", lambda *_: Entries.none())
     met: list[StoreError] = []
     with MessageStore.open(path) as store:
         batches = store.read_batches(
