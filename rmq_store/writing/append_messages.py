@@ -20,7 +20,7 @@ from rmq_store.arrow.encoding.checks import check_sizes
 from rmq_store.commitlog.log import LogAppender
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
-from rmq_store.format.byte_layout import BLANK_SIZE, Ints
+from rmq_store.format.byte_layout import BLANK_SIZE, Columns, Ints
 from rmq_store.format.compression import enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
@@ -50,7 +50,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(Columns):
     """The places of appended messages: arrays of n in batch order. Timestamps in ms."""
 
     queue_offset: Ints
@@ -60,12 +60,6 @@ class AppendResult:
 
     def __len__(self) -> int:
         return len(self.commit_log_offset)
-
-
-def nothing_appended() -> AppendResult:
-    """The result of a batch without messages."""
-    nothing = np.zeros(0, dtype=np.int64)
-    return AppendResult(nothing, nothing, nothing, nothing)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +67,6 @@ from rmq_store.writing.append_messages import (
     QueueCounters,
     RecordAppender,
     TimesBack,
-    nothing_appended,
 )
 from rmq_store.writing.dispatcher import RETRIES, Dispatcher, Reput
 from rmq_store.writing.encoded_records import EncodedRecords
@@ -540,7 +539,7 @@ class StoreWriter:
         with self._appending:
             self._check_open()
             if not count:
-                return nothing_appended()
+                return AppendResult.none()
             try:
                 done = append()
             except BaseException as error:
@@ -695,13 +694,12 @@ class AcceptedRows(NamedTuple):
 
 def append_accepted(store: StoreWriter, batch: pa.RecordBatch) -> AcceptedRows:
     """Append the rows of a store that `store` accepts, in order."""
-    parts = [nothing_appended()]
+    parts: list[AppendResult] = []
     refused = list(
         refused_rows(batch, lambda part: parts.append(store.append_batch(part, copied=True)))
     )
     rows = np.setdiff1d(np.arange(batch.num_rows), [row for row, _ in refused])
-    columns = ([getattr(part, name.name) for part in parts] for name in fields(AppendResult))
-    return AcceptedRows(rows, AppendResult(*map(np.concatenate, columns)), refused)
+    return AcceptedRows(rows, AppendResult.concat(parts), refused)
 
 
 def refused_rows(
