@@ -43,7 +43,7 @@ from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.groups import GROUPS
 from rmq_store.tables.queues import QUEUES, TOPICS, queue_rows
 from rmq_store.tables.table import Table
-from rmq_store.text.bodies import BODY_FORMS, UTF8, bodies_as, charset_named, text_or_marked_base64
+from rmq_store.text.bodies import BODY_FORMS, UTF8, bodies_as, charset_named
 from rmq_store.text.lines import json_lines
 from rmq_store.text.sizes import size
 from rmq_store.verify.findings import Severity
@@ -381,11 +381,7 @@ def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:
     """A body for a person, in a form and of a charset; the start of a large one."""
     column = pa.array([body], pa.binary())
     known = UTF8 if charset is None else charset_named(charset)
-    shown = (
-        bodies_as(form, column, known)
-        if form in BODY_FORMS
-        else text_or_marked_base64(column, known)
-    )
+    shown = bodies_as(form if form in BODY_FORMS else None, column, known)
     every: str = shown[0].as_py()
     rest = len(every) - _MOST_SHOWN
     cut = f"\n… {rest:,} more characters: download the body" if rest > 0 else ""

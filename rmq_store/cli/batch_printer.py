@@ -15,7 +15,7 @@ from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
 from rmq_store.cli.output import TerminalTable, make_room, note, write
 from rmq_store.errors import printable
 from rmq_store.text import lines
-from rmq_store.text.bodies import UTF8, bodies_as, readable_bodies, text_or_marked_base64
+from rmq_store.text.bodies import UTF8, bodies_as, readable_bodies
 from rmq_store.text.lines import BODY, plain_text
 from rmq_store.text.progress import Progress
 
@@ -160,10 +160,7 @@ def _with_bodies(batch: pa.RecordBatch, form: str | None, charset: str) -> pa.Re
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_binary(column.type):
-            own = charset if name == BODY else UTF8
-            column = (
-                text_or_marked_base64(column, own) if form is None else bodies_as(form, column, own)
-            )
+            column = bodies_as(form, column, charset if name == BODY else UTF8)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 

@@ -140,13 +140,15 @@ def _check_size(form: str, size: int) -> None:
         )
 
 
-def bodies_as(form: str, column: pa.Array, charset: str = UTF8) -> pa.Array:
-    """Binary values as strings in one of BODY_FORMS. Null stays null.
+def bodies_as(form: str | None, column: pa.Array, charset: str = UTF8) -> pa.Array:
+    """Binary values as strings in one of BODY_FORMS; None: as `text_or_marked_base64`. Null stays null.
 
     text: of a charset; other bytes as `\\xff`. json: JSON without blanks between its values, its numbers and
     keys as they are; a value that is no JSON as text. Control characters are not escaped.
     Raises InvalidArgumentError for 2 GiB or more of base64 or hex.
     """
+    if form is None:
+        return text_or_marked_base64(column, charset)
     if form == BASE64:
         return as_base64(column)
     if form == HEX:
