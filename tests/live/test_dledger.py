@@ -18,12 +18,12 @@ from rmq_store.admin.rebuild import rebuild
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.testing.live_broker.broker_files import free_ports
-from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all, read_by_key
+from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
 from tests.support.dledger import HEAD, Entry, entries_of
 from tests.support.golden import GoldenStore, unpack_kind
-from tests.support.live_brokers import Sending, golden_conf
+from tests.support.live_brokers import Sending, golden_conf, read_by_key
 
 pytestmark = pytest.mark.live
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store.testing.live_broker.harness import boot_copy, read_all, read_by_key
+from rmq_store.testing.live_broker.harness import boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
+from tests.support.live_brokers import read_by_key
 from tests.support.running.campaigns import some
 
 MESSAGES = 20_000

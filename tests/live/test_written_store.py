@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all, read_by_key
+from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
+from tests.support.live_brokers import read_by_key
 from tests.support.running.campaigns import some
 
 MESSAGES = 100_000

@@ -1,4 +1,4 @@
-"""What tests do to a real broker beside reading from it: send without end, and hold it still."""
+"""What tests do to a real broker beside reading all: read by key, send without end, and hold it still."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq_store.testing.live_broker.harness import Broker, BrokerFailed, java_command
+from rmq_store.testing.live_broker.harness import (
+    Broker,
+    BrokerFailed,
+    Row,
+    ask_reader,
+    java_command,
+)
 from rmq_store.testing.live_broker.java import JVM_OPENS
 from tests.support.checkout import CHECKOUT
 
@@ -36,6 +42,11 @@ def golden_conf(broker_conf: Path) -> dict[str, str | int | bool]:
     """Those settings of a golden store's broker.conf that another broker must repeat."""
     pairs = (line.split("=", 1) for line in broker_conf.read_text().splitlines() if "=" in line)
     return {name: value for name, value in pairs if name.startswith(SHAPING)}
+
+
+def read_by_key(broker: Broker, topic: str, keys: Iterable[str]) -> list[Row]:
+    """What the client finds by each key (see `foundBy`). A key that is not found has no row."""
+    return ask_reader(broker, ["key", topic], keys)
 
 
 class Acknowledged(NamedTuple):

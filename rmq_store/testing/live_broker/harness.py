@@ -312,15 +312,11 @@ def boot_copy(
 
 def read_all(broker: Broker, topics: Iterable[str]) -> list[Row]:
     """Every message of every queue of these topics, in the order topic, queue, offset."""
-    return _read(broker, ["all"], topics)
+    return ask_reader(broker, ["all"], topics)
 
 
-def read_by_key(broker: Broker, topic: str, keys: Iterable[str]) -> list[Row]:
-    """What the client finds by each key (see `foundBy`). A key that is not found has no row."""
-    return _read(broker, ["key", topic], keys)
-
-
-def _read(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> list[Row]:
+def ask_reader(broker: Broker, arguments: Sequence[str], lines: Iterable[str]) -> list[Row]:
+    """What Reader.java answers to these arguments and lines of input."""
     options = [*JVM_OPENS, "-Drocketmq.client.logUseSlf4j=false"]
     command = [*java_command(broker, HERE / "Reader.java", *options), broker.namesrv, *arguments]
     try:
