@@ -23,10 +23,8 @@ def _in_c() -> int:
         function = ctypes.CDLL(zlib_ng.__file__).zng_crc32_z
     except (OSError, AttributeError):
         return 0
-    function.argtypes, function.restype = (
-        (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t),
-        ctypes.c_uint32,
-    )
+    function.argtypes = ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t
+    function.restype = ctypes.c_uint32
     is_it = function(0, _CHECKED, len(_CHECKED)) == crc32(_CHECKED)
     return (ctypes.cast(function, ctypes.c_void_p).value or 0) if is_it else 0
 

@@ -103,7 +103,7 @@ def rows_with_key(keys: pa.Array, uniq_keys: pa.Array, wanted: Collection[str]) 
     `keys` and `uniq_keys` are the columns of those names. Only whole words match.
     """
     values = pa.array(sorted(wanted), pa.string())
-    hits = pc.is_in(uniq_keys, values).to_numpy(zero_copy_only=False)
+    hits: Mask = pc.is_in(uniq_keys, values).to_numpy(zero_copy_only=False)
     # Most messages have no KEYS or one word; only values with a separator are split.
     hits |= pc.is_in(keys, values).to_numpy(zero_copy_only=False)
     several = pc.match_substring(keys, KEY_SEPARATOR).fill_null(False)
@@ -113,8 +113,7 @@ def rows_with_key(keys: pa.Array, uniq_keys: pa.Array, wanted: Collection[str]) 
         matches = pc.is_in(words.flatten(), values).to_numpy(zero_copy_only=False)
         parents = pc.list_parent_indices(words).to_numpy()
         hits[rows[parents[matches]]] = True
-    result: Mask = hits
-    return result
+    return hits
 
 
 def indexed_word(key: str) -> str:

@@ -1,8 +1,5 @@
 """A real Apache RocketMQ for tests: boot it on a store and read back with its own client.
 
-    with boot_copy(store, tmp_path, "5.5.0", {"mappedFileSizeCommitLog": 262144}) as broker:
-        rows = read_all(broker, ["orders"])
-
 Needs a JDK and, until the jars of a release are in the cache, Maven and a repository to fetch from.
 `HarnessUnavailable` says what is missing; tests turn it into a skip. All listens on loopback, where
 RocketMQ lets us choose, and every JVM ends with the process that started it.
