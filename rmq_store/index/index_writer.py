@@ -228,10 +228,12 @@ class IndexWriter:
 
     def _roll(self) -> None:
         """Start a new file; its header begins with the end of the previous file."""
-        before = self._header if self._file is not None else None
-        if self._file is not None and before is not None:
+        header = _NO_HEADER
+        if self._file is not None:
             self.close()
-            self.full_until = before.end_timestamp
+            stamp, place = self._header.end_timestamp, self._header.end_log_offset
+            self.full_until = stamp
+            header = Header(stamp, stamp, place, place, 0, 1)
         path = None
         if not self._only_counts:
             path = self._folder / self._next_name()
@@ -241,10 +243,7 @@ class IndexWriter:
                     file.truncate(self._geometry.file_size)
             self._made.append(path)
         self._map(path)
-        self._header = _NO_HEADER
-        if before is not None:
-            stamp, place = before.end_timestamp, before.end_log_offset
-            self._header = Header(stamp, stamp, place, place, 0, 1)
+        self._header = header
 
     def _map(self, path: Path | None) -> None:
         if path is None or self._only_counts:
