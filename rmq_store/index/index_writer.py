@@ -275,13 +275,12 @@ class IndexWriter:
         """The local time now in ms (yyyyMMddHHmmssSSS), or the name after the previous one if that is later.
 
         Files are in the order of their names, and another clock or time zone may have given those before.
+        Nobody reads a time in a name.
         """
         now = time.time_ns() // 1_000_000
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now // 1000)) + f"{now % 1000:03d}"
-        if name <= self._last_name:
-            name = _following(self._last_name)
-        while (self._folder / name).exists():
-            name = _following(name)
+        while name <= self._last_name or (self._folder / name).exists():
+            name = f"{int(max(name, self._last_name)) + 1:0{INDEX_NAME_DIGITS}d}"
         self._last_name = name
         return name
 
@@ -334,8 +333,3 @@ class IndexWriter:
         self._file = None
         for path in self._made:
             path.unlink(missing_ok=True)
-
-
-def _following(name: str) -> str:
-    """The next name in order; not always a time, which nobody reads in it."""
-    return f"{int(name) + 1:0{INDEX_NAME_DIGITS}d}"
