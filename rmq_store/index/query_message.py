@@ -177,13 +177,11 @@ class KeyIndex:
         new = [key_hash for key_hash in hashes if key_hash not in self._hits]
         walked, broken = walk_chains(self.files, new)
         # A search asks for the same keys when it plans, and again for what no queue lists.
-        self._hits = hits = {
-            key_hash: walked[key_hash] if key_hash in walked else self._hits[key_hash]
-            for key_hash in hashes
-        }
-        for key_hash, found in hits.items():
-            for topic in hashes[key_hash]:
-                offsets[topic].update(found)
+        known = self._hits | walked
+        self._hits = {key_hash: known[key_hash] for key_hash in hashes}
+        for key_hash, of_topics in hashes.items():
+            for topic in of_topics:
+                offsets[topic].update(known[key_hash])
         for file, error in broken:
             if file in self.files:  # from now on its range is read from the log
                 self.files.remove(file)
