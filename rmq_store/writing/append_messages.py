@@ -91,9 +91,7 @@ class RecordAppender:
         placed = with_offset_properties(batch, assigned, self.dialect)
         prepared = prepare(placed, self.config, self.dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
-            raise InvalidMessageError(
-                None, reason="the batch does not fit into one file of the log"
-            )
+            raise InvalidMessageError(reason="the batch does not fit into one file of the log")
         if halves is not None:  # the values that the caller gave are not ours to change
             given = prepared.numbers["preparedTransactionOffset"]
             prepared.numbers["preparedTransactionOffset"] = given.copy()
@@ -109,7 +107,6 @@ class RecordAppender:
         check_sizes({"room": records.total}, self.config, self.dialect, copied=True)
         if self.config.enabledAppendPropCRC and self.dialect.has("record_crc"):
             raise InvalidArgumentError(
-                None,
                 reason="encoded records have no record CRC, and the store has enabledAppendPropCRC",
                 advice="Append the messages as a batch of columns",
             )

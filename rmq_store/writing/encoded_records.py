@@ -140,7 +140,6 @@ def rows_by_queue(records: Unplaced, rows: Ints) -> Iterator[tuple[QueueId, Ints
 
 def _contradiction(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        None,
         reason=f"these are not records as they were encoded: {what}",
         advice="Nothing was written. Encode the messages again",
     )
