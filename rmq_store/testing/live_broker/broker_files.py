@@ -8,7 +8,7 @@ import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from ipaddress import ip_address
 from pathlib import Path
@@ -34,21 +34,12 @@ QUEUE_FOLDERS: dict[str, TopicFields] = {
     "consumequeue": {},
     "batchconsumequeue": {"attributes": {"queue.type": "BatchCQ"}},
 }
-SIZES = (
-    "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue",
-    "mapperFileSizeBatchConsumeQueue",
-    "maxHashSlotNum",
-    "maxIndexNum",
-)
 
 
 def sizes_of(store: Path) -> dict[str, str | int | bool]:
     """The file sizes of a store, as settings: a broker refuses or misreads files of other sizes."""
     with MessageStore.open(store) as opened:
-        found = opened.geometry()
-    sizes = {name: getattr(found, name) for name in SIZES}
-    return {name: size for name, size in sizes.items() if size}
+        return {name: size for name, size in asdict(opened.geometry()).items() if size}
 
 
 def copy_store(store: Path, copy: Path) -> None:
