@@ -212,7 +212,9 @@ class Broker:
 
     def _start_once(self, ports: Ports | None = None) -> None:
         self.ports = ports or Ports(*free_ports(len(Ports._fields)))
-        self._files().write()
+        BrokerFiles(
+            self.work, self.store, self.conf, self.ports, self.proxy, self.proxy_conf
+        ).write()
         ready = threading.Event()
         # Nobody writes to the JVM's input: it ends with this process, and Live ends with it.
         self.process = subprocess.Popen(
@@ -229,11 +231,6 @@ class Broker:
         if not ready.wait(_PATIENCE) or not self.running:
             self.kill()
             raise BrokerFailed(f"the broker of {self.release} did not start\n{self.last_words()}")
-
-    def _files(self) -> BrokerFiles:
-        return BrokerFiles(
-            self.work, self.store, self.conf, self.ports, self.proxy, self.proxy_conf
-        )
 
     def _pump_output(self, ready: threading.Event) -> None:
         """Keep what the JVM prints; end the waiting when it is ready, or dead."""
