@@ -479,14 +479,8 @@ class StoreWriter:
             done = self.append_batch(batch, copied=was_in_a_store(message))
         except InvalidMessageError as error:
             raise of_one_message(error) from error.__cause__
-        place = int(done.commit_log_offset[0])
-        return Appended(
-            int(done.queue_offset[0]),
-            place,
-            int(done.store_size[0]),
-            int(done.store_timestamp[0]),
-            message_id(store_host_of(batch), place),
-        )
+        queue_offset, place, size, stamp = (int(column[0]) for column in done.columns())
+        return Appended(queue_offset, place, size, stamp, message_id(store_host_of(batch), place))
 
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
         """With SYNC_FLUSH, return once the appended records are on the disk."""
