@@ -182,11 +182,6 @@ is_segment_name = re.compile(rf"[0-9]{{{SEGMENT_NAME_DIGITS}}}").fullmatch
 """Whether a file name is that of a segment."""
 
 
-def index_file_size(slots: int, items: int) -> int:
-    """Bytes of an index file with `slots` hash slots and room for `items` items."""
-    return INDEX_HEADER.itemsize + slots * INDEX_SLOT.itemsize + items * INDEX_ITEM.itemsize
-
-
 def index_item_at(slots: int, number: int) -> int:
     """Byte position of item `number` in an index file with `slots` hash slots."""
     return INDEX_HEADER.itemsize + slots * INDEX_SLOT.itemsize + number * INDEX_ITEM.itemsize

@@ -32,7 +32,6 @@ from rmq_store.format.byte_layout import (
     INDEX_SLOT,
     Bytes,
     Ints,
-    index_file_size,
     index_item_at,
     is_index_name,
 )
@@ -472,8 +471,8 @@ class Geometry:
 
     @property
     def file_size(self) -> int:
-        """Bytes of a file of this geometry."""
-        return index_file_size(self.slots, self.items)
+        """Bytes of a file of this geometry: up to where an item behind the last would be."""
+        return index_item_at(self.slots, self.items)
 
 
 @dataclass(frozen=True, slots=True)
