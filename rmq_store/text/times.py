@@ -215,10 +215,9 @@ def shown_minute(ms: int, zone: tzinfo) -> str:
 def shown_time(ms: int) -> str:
     """A time as ISO 8601, in UTC; the number with its unit beyond the year 9999."""
     try:
-        at = _EPOCH + timedelta(milliseconds=ms)
+        return in_utc(_EPOCH + timedelta(milliseconds=ms))
     except OverflowError:
         return f"{ms} ms"
-    return in_utc(at)
 
 
 def shown_duration(ms: int) -> str:
