@@ -14,23 +14,10 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import MapType, StructField, StructType
 
-from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, Column, column_names
+from rmq_store.arrow.column_definitions import BY_NAME, TIMESTAMP, Column, column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
 from rmq_store.files.parallel import one_ahead
 from rmq_store.heap_settings import settle_worker
@@ -45,27 +32,13 @@ _SENT_WHOLE = 512 << 10  # bytes: a batch that stays in the cache of a core
 _SLICE_BYTES = 2 << 20
 _LEAST_ROWS, _MOST_ROWS = 128, 4096  # of a slice: each has a fixed cost
 
-SPARK_TYPES: dict[pa.DataType, DataType] = {
-    pa.string(): StringType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.bool_(): BooleanType(),
-    pa.float64(): DoubleType(),
-    pa.date32(): DateType(),
-    pa.binary(): BinaryType(),
-    TIMESTAMP: TimestampType(),
-    pa.list_(pa.string()): ArrayType(StringType(), containsNull=True),
-    PROPERTIES: MapType(StringType(), StringType(), valueContainsNull=True),
-}
-"""Those of the columns of messages and tables."""
-
 
 def struct_field(column: Column, *, nullable: bool = False) -> StructField:
     """The field of a Spark schema for a column of the core. Its comment is the column's meaning.
 
     `nullable`: the field can be null even if every message has a value.
     """
-    kind, comment = SPARK_TYPES[column.type], {"comment": column.meaning}
+    kind, comment = from_arrow_type(column.type), {"comment": column.meaning}
     return StructField(column.name, kind, column.nullable or nullable, comment)
 
 

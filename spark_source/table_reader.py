@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from rmq_store.commitlog.log import CommitLog
@@ -39,7 +40,7 @@ from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.spark_types import SPARK_TIMESTAMP, SPARK_TYPES, plain_errors, to_spark
+from spark_source.spark_types import SPARK_TIMESTAMP, plain_errors, to_spark
 from spark_source.streaming.micro_batch_ends import Follower, StorePlace, from_dict
 from spark_source.streaming.stream_options import StreamOptions
 
@@ -53,7 +54,7 @@ def table_schema(name: str) -> StructType:
         [
             StructField(
                 column.name,
-                SPARK_TYPES[column.type],
+                from_arrow_type(column.type),
                 table.schema.field(column.name).nullable,
                 {"comment": column.meaning},
             )
