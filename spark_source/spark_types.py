@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import MapType, StructField, StructType
 
-from rmq_store.arrow.column_definitions import BY_NAME, TIMESTAMP, Column, column_names
+from rmq_store.arrow.column_definitions import BY_NAME, TIMESTAMP, column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
 from rmq_store.files.parallel import one_ahead
 from rmq_store.heap_settings import settle_worker
@@ -33,13 +33,13 @@ _SLICE_BYTES = 2 << 20
 _LEAST_ROWS, _MOST_ROWS = 128, 4096  # of a slice: each has a fixed cost
 
 
-def struct_field(column: Column, *, nullable: bool = False) -> StructField:
+def struct_field(field: pa.Field, meaning: str, *, nullable: bool = False) -> StructField:
     """The field of a Spark schema for a column of the core. Its comment is the column's meaning.
 
     `nullable`: the field can be null even if every message has a value.
     """
-    kind, comment = from_arrow_type(column.type), {"comment": column.meaning}
-    return StructField(column.name, kind, column.nullable or nullable, comment)
+    kind = from_arrow_type(field.type)
+    return StructField(field.name, kind, field.nullable or nullable, {"comment": meaning})
 
 
 def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = False) -> StructType:
@@ -51,7 +51,10 @@ def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = Fal
     names = column_names(columns)
     if permissive and columns is None:
         names = (*names, CORRUPT)
-    return StructType([struct_field(BY_NAME[name], nullable=permissive) for name in names])
+    columns_of_core = (BY_NAME[name] for name in names)
+    return StructType(
+        [struct_field(one.field, one.meaning, nullable=permissive) for one in columns_of_core]
+    )
 
 
 def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[str, ...]:
@@ -65,11 +68,11 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
     names = column_names(schema.fieldNames())
     for field in schema.fields:
         column = BY_NAME[field.name]
-        own = struct_field(column)
-        if field.dataType.simpleString() != own.dataType.simpleString():
+        own = from_arrow_type(column.type)
+        if field.dataType.simpleString() != own.simpleString():
             raise InvalidArgumentError(
                 reason=f"column {field.name!r} has another type",
-                expected=own.dataType.simpleString(),
+                expected=own.simpleString(),
                 actual=field.dataType.simpleString(),
                 advice="Read it with its own type and cast it in the query",
             )

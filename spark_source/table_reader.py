@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import next_start
@@ -40,7 +39,7 @@ from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.spark_types import SPARK_TIMESTAMP, plain_errors, to_spark
+from spark_source.spark_types import SPARK_TIMESTAMP, plain_errors, struct_field, to_spark
 from spark_source.streaming.micro_batch_ends import Follower, StorePlace, from_dict
 from spark_source.streaming.stream_options import StreamOptions
 
@@ -50,17 +49,8 @@ USAGE, DAMAGE, DIFF, PLAN, STREAM = "usage", "damage", "diff", "plan", "stream"
 def table_schema(name: str) -> StructType:
     """The Spark schema of a table. The comments are the meanings of the columns."""
     table = TABLES[name]
-    return StructType(
-        [
-            StructField(
-                column.name,
-                from_arrow_type(column.type),
-                table.schema.field(column.name).nullable,
-                {"comment": column.meaning},
-            )
-            for column in table.columns
-        ]
-    )
+    pairs = zip(table.schema, table.columns, strict=True)
+    return StructType([struct_field(field, column.meaning) for field, column in pairs])
 
 
 class TableReader(DataSourceReader):

@@ -74,7 +74,7 @@ def test_the_columns_are_those_of_the_code() -> None:
         [
             f"`{column.name}`" + (" (on request)" if column.on_request else ""),
             str(column.type),
-            struct_field(column).dataType.simpleString(),
+            struct_field(column.field, column.meaning).dataType.simpleString(),
             "yes" if column.nullable else "no",
             column.meaning,
         ]
