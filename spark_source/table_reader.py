@@ -33,7 +33,6 @@ from rmq_store.scan.tasks import (
     shares_of,
     tasks_of,
 )
-from rmq_store.snapshot.ranges import LogSlice
 from rmq_store.tables import TABLES
 from rmq_store.tables.diff import differences
 from rmq_store.tables.plan import files_opened, log_files_between
@@ -158,18 +157,23 @@ def plan_rows(scan: Scan) -> Iterator[Row]:
     tasks = enumerate(tasks_of(scan.stores, shares_of(scan.stores)))
     for number, share in ((number, share) for number, task in tasks for share in task):
         of_store = scan.stores[share.store]
-        row = {
+        row: dict[str, object] = {
             "brokerName": of_store.store.broker_name,
             "path": of_store.store.path,
             "partition": number,
             "readsLog": of_store.reads_log(),
         }
+        piece = share.slice
+        if piece is not None:
+            row |= {"logStart": piece.start, "logStop": piece.stop}
+            row["selectedBytes"] = piece.selected_bytes
         with of_store.store.open() as store:
-            if of_store.limits is not None:
-                assert share.slice is not None
-                yield {**row, **_log_row(share.slice, store)}
+            if of_store.limits is None:
+                row |= _ranges_row(of_store, share, store)
             else:
-                yield {**row, **_ranges_row(of_store, share, store)}
+                assert piece is not None
+                row["files"] = log_files_between(store, piece.start, piece.stop)
+        yield row
     for left_out in scan.left_out:
         yield {
             "brokerName": left_out.broker_name or "",
@@ -178,29 +182,15 @@ def plan_rows(scan: Scan) -> Iterator[Row]:
         }
 
 
-def _log_row(piece: LogSlice, store: StoreReader) -> Row:
-    return {
-        "logStart": piece.start,
-        "logStop": piece.stop,
-        "selectedBytes": piece.selected_bytes,
-        "readsLog": True,
-        "files": log_files_between(store, piece.start, piece.stop),
-    }
-
-
 def _ranges_row(scan: StoreScan, share: Share, store: StoreReader) -> Row:
     slices = _slices_of(scan, share, store)
     ranges: dict[str, dict[str, list[list[int]]]] = {}
     for part in slices:
         of_topic = ranges.setdefault(part.queue.topic, {})
         of_topic.setdefault(str(part.queue.queue_id), []).append([part.start, part.stop])
-    piece = share.slice
     return {
-        "logStart": None if piece is None else piece.start,
-        "logStop": None if piece is None else piece.stop,
         "queues": len({part.queue for part in slices}),
         "entries": sum(map(len, slices)),
-        "selectedBytes": None if piece is None else piece.selected_bytes,
         "files": files_opened(store, slices, with_log=scan.reads_log()),
         "ranges": json.dumps(ranges),
     }
