@@ -206,10 +206,7 @@ def _ranges_row(scan: StoreScan, share: Share, store: StoreReader) -> Row:
 _FORMAT = "v1"
 
 
-Progress = tuple[int | None, int | None, list[dict[str, StorePlace]]]
-
-
-def read_progress(folder: str) -> Progress:
+def read_progress(folder: str) -> tuple[int | None, int | None, list[dict[str, StorePlace]]]:
     """The last micro-batch of a query that is committed, the last one that is planned, and up to where the
     committed ones go, by broker name, for each of the query's sources that is a stream of rmqstore.
 
@@ -218,10 +215,11 @@ def read_progress(folder: str) -> Progress:
     """
     offsets, commits = Path(folder, "offsets"), Path(folder, "commits")
     if not offsets.is_dir():
-        raise _refused(
+        raise InvalidArgumentError(
             folder,
-            "this is no checkpoint folder of a query: it has no folder 'offsets'",
-            "Give the option checkpointLocation of the query, a folder on a local or mounted disk",
+            reason="this is no checkpoint folder of a query: it has no folder 'offsets'",
+            advice="Give the option checkpointLocation of the query, a folder on a local or mounted "
+            "disk",
         )
     planned = _numbers(offsets)
     # Spark deletes old offsets before their commits.
@@ -242,10 +240,10 @@ def _places(folder: str, file: Path) -> list[dict[str, StorePlace]]:
     except ValueError:
         version, sources = "", []
     if version != _FORMAT:
-        raise _refused(
+        raise InvalidArgumentError(
             str(file),
-            f"the offsets of this query are in format {version!r}",
-            f"Formats other than {_FORMAT} are not known to this release",
+            reason=f"the offsets of this query are in format {version!r}",
+            advice=f"Formats other than {_FORMAT} are not known to this release",
         )
     places = []
     for line in sources:
@@ -256,16 +254,12 @@ def _places(folder: str, file: Path) -> list[dict[str, StorePlace]]:
         if isinstance(values, dict) and "stores" in values:
             places.append(from_dict(values))
     if not places:
-        raise _refused(
+        raise InvalidArgumentError(
             folder,
-            "this query does not read a stream of rmqstore",
-            "Give the checkpoint folder of a query that does",
+            reason="this query does not read a stream of rmqstore",
+            advice="Give the checkpoint folder of a query that does",
         )
     return places
-
-
-def _refused(path: str, reason: str, advice: str) -> InvalidArgumentError:
-    return InvalidArgumentError(path, reason=reason, advice=advice)
 
 
 def progress_rows(options: ScanOptions) -> Iterator[Row]:
