@@ -9,7 +9,7 @@ from typing import Any
 
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.format.queues import QueueId
-from rmq_store.search.selection import EARLIEST, Assignment, ByQueue
+from rmq_store.search.selection import EARLIEST, Assignment, ByQueue, QueueOfBroker
 from rmq_store.text.times import NotATimeError, parse_time
 
 _MOST_BYTES = 2**63 - 1
@@ -168,7 +168,7 @@ def _queue_number(value: Any, shape: str) -> int:
 def assignment(value: str) -> Assignment:
     """Queues from `{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
     shape = '{"orders": [0, 1]}'
-    found: dict[tuple[str | None, QueueId], None] = {}  # without a broker: on all of them
+    found: dict[QueueOfBroker, None] = {}
     for topic, given in json_object(value, shape).items():
         by_broker = given if isinstance(given, dict) else {None: given}
         for broker, ids in by_broker.items():
@@ -178,14 +178,13 @@ def assignment(value: str) -> Assignment:
                 found[broker, QueueId(topic, _queue_number(number, shape))] = None
     if not found:
         raise InvalidValue("names no queue")
-    everywhere = tuple(queue for broker, queue in found if broker is None)
-    return Assignment(everywhere, tuple((b, queue) for b, queue in found if b is not None))
+    return Assignment(tuple(found))
 
 
 def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
     """Numbers by queue, from `{"orders": {"0": 23}}` or `{"orders": {"broker-a": {"0": 23}}}`; each
     is `least` or more."""
-    found: dict[tuple[str | None, QueueId], int] = {}  # without a broker: on all of them
+    found: dict[QueueOfBroker, int] = {}
     for topic, given in json_object(value, shape).items():
         if not isinstance(given, dict):
             raise InvalidValue(f"has no {what}s by queue id for {topic!r}; it looks like {shape}")
@@ -198,10 +197,7 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
                     )
                 broker = name if isinstance(inside, dict) else None
                 found[broker, QueueId(topic, _queue_number(queue_id, shape))] = number
-    return ByQueue(
-        {queue: number for (broker, queue), number in found.items() if broker is None},
-        {(b, queue): number for (b, queue), number in found.items() if b is not None},
-    )
+    return ByQueue(found)
 
 
 def offsets(own_end: str) -> Callable[[str], ByQueue]:
@@ -221,7 +217,7 @@ def offsets(own_end: str) -> Callable[[str], ByQueue]:
 def timestamps(value: str) -> ByQueue:
     """Timestamps in milliseconds by queue."""
     times = by_queue(value, '{"orders": {"0": 1777629600000}}', 0, "timestamp")
-    for number in (*times.everywhere.values(), *times.on_broker.values()):
+    for number in times.numbers.values():
         try:
             parse_time(str(number))
         except NotATimeError as error:

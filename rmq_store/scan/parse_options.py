@@ -220,10 +220,10 @@ def refuse_reversed_ranges(options: ScanOptions) -> None:
     last: _Given = ("endingTimestamp", options.until)
     _refuse_reversed("", first, last, shown_time)
     by_queue = numbers_by_queue(options)
-    brokers = {name for _, numbers in by_queue for name in numbers.brokers()}
-    for broker in ("", *sorted(brokers)):  # no broker has the first name: what is for all of them
+    brokers = {name or "" for _, given in by_queue for name, _ in given.numbers}
+    for broker in sorted(brokers):  # no broker has the first name: what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""
-        for queue in sorted({q for _, numbers in by_queue for q in numbers.on(broker)}):
+        for queue in sorted({q for _, given in by_queue for q in given.on(broker)}):
             where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"
             low, high, begin, end = ((name, given.of(broker, queue)) for name, given in by_queue)
             # A time for all queues takes precedence.

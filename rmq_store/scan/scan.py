@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, cast, overload
 from uuid import uuid4
 
@@ -89,8 +90,9 @@ def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
 def require_named_brokers(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
-    assigned = (options.assign or Assignment()).brokers()
-    named = assigned.union(*(by_queue.brokers() for _, by_queue in numbers_by_queue(options)))
+    assigned = (options.assign or Assignment()).queues
+    by_number = (by_queue.numbers for _, by_queue in numbers_by_queue(options))
+    named = {broker for broker, _ in chain(assigned, *by_number) if broker is not None}
     for broker in sorted(named - brokers):
         raise InvalidArgumentError(
             reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)
@@ -112,19 +114,18 @@ def _check_queue(stores: Sequence[StoreReader], queue: QueueId, where: str) -> N
 
 def _check_all_selected(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every queue with its own offset or time is selected in at least one store."""
-    if not any(by_queue for _, by_queue in numbers_by_queue(options)):
+    if not any(by_queue.numbers for _, by_queue in numbers_by_queue(options)):
         return
     chosen = {store.broker_name: set(selected_queues(store, options)) for store in stores}
     anywhere: set[QueueId] = set().union(*chosen.values())
     for option, by_queue in numbers_by_queue(options):
-        strangers = [queue for queue in by_queue.everywhere if queue not in anywhere]
-        strangers += [q for broker, q in by_queue.on_broker if q not in chosen[broker]]
-        for queue in strangers:
-            raise InvalidArgumentError(
-                reason=f"{option} names queue {queue.queue_id} of topic {queue.topic!r}, "
-                "which is not selected",
-                advice="Select it with 'subscribe' or 'assign', or leave out its offset",
-            )
+        for broker, queue in by_queue.numbers:
+            if queue not in (anywhere if broker is None else chosen[broker]):
+                raise InvalidArgumentError(
+                    reason=f"{option} names queue {queue.queue_id} of topic {queue.topic!r}, "
+                    "which is not selected",
+                    advice="Select it with 'subscribe' or 'assign', or leave out its offset",
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,45 +86,35 @@ EARLIEST = -2
 LATEST = -1
 
 
+QueueOfBroker = tuple[str | None, QueueId]
+"""A queue on the broker of a name; None: on all brokers."""
+
+
 @dataclass(frozen=True, slots=True)
 class ByQueue:
-    """A number for each of some queues, on all brokers or on one named broker."""
+    """A number for each of some queues."""
 
-    everywhere: Mapping[QueueId, int] = field(default_factory=dict)
-    on_broker: Mapping[tuple[str, QueueId], int] = field(default_factory=dict)
+    numbers: Mapping[QueueOfBroker, int] = field(default_factory=dict)
 
     def of(self, broker_name: str, queue: QueueId) -> int | None:
         """The number of a queue of a broker; None if none was given."""
-        own = self.on_broker.get((broker_name, queue))
-        return self.everywhere.get(queue) if own is None else own
+        return self.numbers.get((broker_name, queue), self.numbers.get((None, queue)))
 
     def on(self, broker_name: str) -> set[QueueId]:
         """The queues of a broker that have a number."""
-        return {*self.everywhere, *(q for broker, q in self.on_broker if broker == broker_name)}
-
-    def brokers(self) -> set[str]:
-        """The named brokers."""
-        return {broker for broker, _ in self.on_broker}
-
-    def __bool__(self) -> bool:
-        return bool(self.everywhere or self.on_broker)
+        return {queue for broker, queue in self.numbers if broker in (None, broker_name)}
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Queues to read, on all brokers or on one named broker."""
+    """Queues to read."""
 
-    everywhere: tuple[QueueId, ...] = ()
-    on_broker: tuple[tuple[str, QueueId], ...] = ()
+    queues: tuple[QueueOfBroker, ...] = ()
 
     def of(self, broker_name: str) -> list[QueueId]:
         """The queues of one broker."""
-        own = (queue for broker, queue in self.on_broker if broker == broker_name)
-        return list(dict.fromkeys((*self.everywhere, *own)))
-
-    def brokers(self) -> set[str]:
-        """The named brokers."""
-        return {broker for broker, _ in self.on_broker}
+        own = (queue for broker, queue in self.queues if broker in (None, broker_name))
+        return list(dict.fromkeys(own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,7 @@ class Follower:
 
     def limits(self, store: StoreReader, first: StorePlace) -> LogLimits:
         """What a micro-batch that starts at a place wants of each queue."""
-        starts = ByQueue(first.first_offsets)
+        starts = ByQueue({(None, queue): n for queue, n in first.first_offsets.items()})
         from_place = replace(
             self.options, since=None, starting_offsets=starts, starting_timestamps=ByQueue()
         )

@@ -183,8 +183,7 @@ def selected_by(options: ScanOptions) -> dict[str, Any]:
     """The selection by the options, as a checkpoint keeps it: the same text for the same selection."""
     assign, queues = options.assign, None
     if assign is not None:
-        everywhere = [("", *queue) for queue in assign.everywhere]
-        queues = [*everywhere, *((broker, *queue) for broker, queue in assign.on_broker)]
+        queues = [(broker or "", *queue) for broker, queue in assign.queues]
     selected = {
         "topics": options.topics,
         "pattern": options.topic_pattern,
@@ -224,9 +223,8 @@ def _queue_added(now: Selected, before: Selected, store: StoreReader) -> str | N
 def _wanted(selected: Selected, store: StoreReader) -> WantedQueues:
     assign = None
     if "queues" in selected:
-        queues = [(broker, QueueId(topic, number)) for broker, topic, number in selected["queues"]]
-        everywhere = tuple(queue for broker, queue in queues if not broker)
-        assign = Assignment(everywhere, tuple(pair for pair in queues if pair[0]))
+        queues = selected["queues"]
+        assign = Assignment(tuple((broker or None, QueueId(*queue)) for broker, *queue in queues))
     selection = Selection(
         selected.get("topics"),
         topic_pattern=selected.get("pattern"),
