@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, cast, overload
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -414,18 +414,12 @@ class _PickledStores(Sequence[StoreScan]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    @overload
-    def __getitem__(self, which: int) -> StoreScan: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> list[StoreScan]: ...
-
-    def __getitem__(self, which: int | slice) -> StoreScan | list[StoreScan]:
+    def __getitem__(self, which: Any) -> Any:
         if isinstance(which, slice):
             return [self[number] for number in range(len(self))[which]]
         store = self._stores[which]
         if isinstance(store, bytes):
-            self._stores[which] = store = cast("StoreScan", pickle.loads(store))
+            self._stores[which] = store = pickle.loads(store)
         return store
 
 
