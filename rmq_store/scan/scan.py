@@ -166,11 +166,8 @@ def _as_given(options: ScanOptions) -> list[StoreToOpen]:
     if options.stores is not None:
         confs = _confs_by_name(options.broker_conf, options.stores)
         return [StoreToOpen(path, name, confs.get(name)) for name, path in options.stores.items()]
-    paths = list(
-        dict.fromkeys(
-            path for pattern in options.paths for path in expanded(pattern, options.storage_options)
-        )
-    )
+    found = (expanded(pattern, options.storage_options) for pattern in options.paths)
+    paths = list(dict.fromkeys(chain.from_iterable(found)))
     if len(paths) > 1 and options.broker_name is not None:
         raise InvalidArgumentError(
             reason=f"one brokerName was given for {len(paths)} stores",
