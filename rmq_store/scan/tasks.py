@@ -349,12 +349,7 @@ def cut_into_slices(
     )
     if max_entries is None or len(slices) * len(ranges) > EXACT_PIECES:
         return slices
-    return cut_to_entries(
-        slices,
-        max_entries,
-        lambda piece: pieces_of(ranges, piece, view.offset_at_log),
-        view.log_offset_of,
-    )
+    return cut_to_entries(slices, max_entries, ranges, view)
 
 
 TO_PASS_DAMAGE = "mode=PERMISSIVE returns a row about it, mode=DROPMALFORMED leaves it out"

@@ -202,26 +202,22 @@ def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -
 
 
 def cut_to_entries(
-    slices: Iterable[LogSlice],
-    most: int,
-    pieces_in: Callable[[LogSlice], Sequence[QueueSlice]],
-    log_offset_of: Callable[[QueueId, int], int],
+    slices: Iterable[LogSlice], most: int, ranges: Sequence[QueueSlice], view: QueueSource
 ) -> list[LogSlice]:
-    """The slices, cut again if they have more than `most` entries.
+    """The slices, cut again if they have more than `most` entries of `ranges`.
 
-    `pieces_in` returns the parts of the selected queues in a slice. Entries of several queues that
-    point to the same record stay together.
+    Entries of several queues that point to the same record stay together.
     """
     done: list[LogSlice] = []
     todo = list(slices)[::-1]
     while todo:
         piece = todo.pop()
-        parts = pieces_in(piece)
+        parts = pieces_of(ranges, piece, view.offset_at_log)
         cut = None
         if sum(map(len, parts)) > most:
             longest = max(parts, key=len)
-            cut = log_offset_of(longest.queue, (longest.start + longest.stop) // 2)
-            first = log_offset_of(longest.queue, longest.start)
+            cut = view.log_offset_of(longest.queue, (longest.start + longest.stop) // 2)
+            first = view.log_offset_of(longest.queue, longest.start)
             if cut <= first or (piece.stop is not None and cut >= piece.stop):
                 cut = None
         if cut is None:
