@@ -79,7 +79,7 @@ def cut_log(
     """Adjacent log slices with about equal selected bytes, each about `target_bytes`.
 
     With `max_entries`, no slice has more than about this number of entries, so slices are shorter
-    where entries are small. None if there are no stretches. The first and last slice have no outer
+    where entries are small. No slice if there is no stretch. The first and last slice have no outer
     limit, so every record is in exactly one slice.
     """
     parts = np.array([tuple(s) for s in stretches], dtype=np.float64).reshape(-1, 4)
