@@ -141,17 +141,8 @@ class Scans(ABC):
         return pc.scalar(True)
 
     @abstractmethod
-    def _scanner(self, *args: Any, **how: Any) -> LazyScanner:
-        """As `scanner`."""
-
     def scanner(self, *args: Any, **how: Any) -> Any:
-        """Some columns and rows, to be read once, as by a `pyarrow.dataset.Scanner`.
-
-        `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: the most
-        rows of a batch. Others of Arrow's arguments, about its threads and files, change nothing.
-        Raises InvalidArgumentError for a `batch_size` below 1.
-        """
-        return self._scanner(*args, **how)
+        """Some columns and rows, to be read once."""
 
     def to_table(self, *args: Any, **how: Any) -> pa.Table:
         """All rows as a table; the arguments are those of `scanner`. Raises the errors of the store."""
@@ -171,7 +162,7 @@ class Scans(ABC):
 
     def count_rows(self, filter: Any = None, **how: Any) -> int:
         """The number of rows; the other arguments are those of `scanner`."""
-        return self._scanner(columns=[], filter=filter, **how).count_rows()
+        return int(self.scanner(columns=[], filter=filter, **how).count_rows())
 
 
 class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
@@ -193,16 +184,24 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         """The filter together with the one that stands already; None without any."""
         return wanted
 
-    def _scanner(
+    def scanner(self, *args: Any, **how: Any) -> Any:
+        """Some columns and rows, to be read once, as by a `pyarrow.dataset.Scanner`.
+
+        `columns`: names, or new names and expressions; `filter`: an expression; `batch_size`: the most
+        rows of a batch. Others of Arrow's arguments, about its threads and files, change nothing.
+        Raises InvalidArgumentError for a `batch_size` below 1.
+        """
+        return self.scanner_of(self._batches, *args, **how)
+
+    def scanner_of(
         self,
+        batches: Read,
         columns: Sequence[str] | Mapping[str, Any] | None = None,
         filter: Any = None,
         batch_size: int | None = None,
-        *,
-        batches: Read | None = None,
         **_: Any,
     ) -> LazyScanner:
-        """As `scanner`; `batches`: what reads them, for a part of the dataset."""
+        """The scanner of what `batches` reads, such as of a part of the dataset."""
         wanted = self._wanted(filter)
         names = self._columns.names
         if batch_size is not None:
@@ -215,7 +214,7 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
             needed |= named_columns([wanted], self._readable.names)
         read = [field for field in self._readable if field.name in needed] or [self._counted_by()]
         projection = Projection(pa.schema(read), columns, wanted)
-        made = (batches or self._batches)([field.name for field in read], wanted)
+        made = batches([field.name for field in read], wanted)
         return LazyScanner(self._columns, projection, made, batch_size)
 
     def __reduce__(self) -> Any:
@@ -270,7 +269,4 @@ class Fragment(Scans):
 
     def scanner(self, schema: pa.Schema | None = None, *args: Any, **how: Any) -> Any:
         """As `LazyDataset.scanner`; `schema` can only be that of the dataset."""
-        return self._scanner(*args, **how)
-
-    def _scanner(self, *args: Any, **how: Any) -> LazyScanner:
-        return self._dataset._scanner(*args, **{**how, "batches": self._batches})
+        return self._dataset.scanner_of(self._batches, *args, **how)
