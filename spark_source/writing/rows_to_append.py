@@ -299,20 +299,16 @@ def _refuse_other_units(values: Ints, name: str) -> None:
 
 def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.Array:
     """queueId by the hash of KEYS where it is null and there are keys."""
-    open_rows = np.flatnonzero(queue_id.is_null().to_numpy(zero_copy_only=False))
-    if not len(open_rows):
+    if not queue_id.null_count:
         return queue_id
-    keys = decode_property_columns(properties.take(pa.array(open_rows)), with_map=False).keys
+    unknown = queue_id.is_null()
+    keys = decode_property_columns(properties.filter(unknown), with_map=False).keys
     filled = keys.fill_null("")
-    some = lengths(filled) > 0
     ends, raw = buffers(filled)
     # SelectMessageQueueByHash: the remainder of Java, made positive.
     hashed = np.abs(np.fmod(java_string_hashes(raw, ends).astype(np.int64), queues))
-    values = pc.fill_null(queue_id, pa.scalar(0, pa.int32())).to_numpy().copy()
-    values[open_rows] = hashed
-    unknown = np.zeros(len(values), np.bool_)
-    unknown[open_rows] = ~some
-    return pa.array(values, pa.int32(), mask=unknown)
+    by_key = pa.array(hashed, pa.int32(), mask=lengths(filled) == 0)
+    return pc.replace_with_mask(queue_id, unknown, by_key)
 
 
 class QueuesInTurn:
@@ -328,13 +324,13 @@ class QueuesInTurn:
         column = batch.column(at)
         if not column.null_count:
             return batch
-        rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-        values = pc.fill_null(column, pa.scalar(0, pa.int32())).to_numpy().copy()
-        topics = batch.column("topic").take(pa.array(rows)).dictionary_encode()
-        codes = topics.indices.to_numpy()
+        unknown = column.is_null()
+        topics = batch.column("topic").filter(unknown).dictionary_encode()
+        in_turn = np.zeros(len(topics), np.int32)
         for code, topic in enumerate(topics.dictionary.to_pylist()):
-            own = rows[codes == code]
+            own = np.flatnonzero(topics.indices.to_numpy() == code)
             first = self._next.get(topic, 0)
-            values[own] = (first + np.arange(len(own))) % self._queues
+            in_turn[own] = (first + np.arange(len(own))) % self._queues
             self._next[topic] = (first + len(own)) % self._queues
-        return batch.set_column(at, "queueId", pa.array(values, pa.int32()))
+        queue_id = pc.replace_with_mask(column, unknown, pa.array(in_turn))
+        return batch.set_column(at, "queueId", queue_id)
