@@ -9,7 +9,7 @@ record's place is done here, because tasks run side by side, and the commit is o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -115,8 +115,10 @@ OF_A_STORE = frozenset((*ASSIGNED, "storeTimestamp", "storeHost", "rawBody", "ra
 """Columns of records: rows with one of them are of a store, and keep what a new message may not have."""
 
 
-def check_columns(names: Sequence[str], options: WriteOptions) -> None:
-    """Raise InvalidArgumentError for a column that is not one of the source, or is missing."""
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raise InvalidArgumentError for a column that is not one of the source, or is missing, and for a time
+    without a time zone: Arrow has it as UTC, and Spark takes it in the time zone of the session."""
+    names = schema.fieldNames()
     for name in names:
         if name not in BY_NAME:
             raise InvalidArgumentError(
@@ -136,11 +138,6 @@ def check_columns(names: Sequence[str], options: WriteOptions) -> None:
         raise _missing("body", "Add it, as text or as bytes")
     if "rawBody" in names and "sysFlag" not in names:
         raise _missing("sysFlag", "It says whether rawBody is compressed")
-
-
-def check_types(schema: StructType) -> None:
-    """Raise InvalidArgumentError for a time without a time zone: Arrow has it as UTC, and Spark takes
-    it in the time zone of the session."""
     for column in schema.fields:
         if isinstance(column.dataType, TimestampNTZType):
             raise InvalidArgumentError(

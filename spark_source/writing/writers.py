@@ -23,7 +23,7 @@ from rmq_store.errors import InvalidMessageError, StoreError
 from rmq_store.heap_settings import settle_worker
 from spark_source.spark_types import plain_errors
 from spark_source.writing.commit import StoreWrite, commit, is_write_needed
-from spark_source.writing.rows_to_append import check_columns, check_types, staged_batches
+from spark_source.writing.rows_to_append import check_columns, staged_batches
 from spark_source.writing.staging import Part
 from spark_source.writing.target import StreamBatch, WriteOptions, parse_write_options
 
@@ -46,8 +46,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Raises StoreError for what can be known before a task runs."""
         parsed = parse_write_options(options, stream=False)
-        check_columns(schema.fieldNames(), parsed)
-        check_types(schema)
+        check_columns(schema, parsed)
         self.job = StoreWrite(uuid.uuid4().hex, parsed, overwrite)
         self.wanted = is_write_needed(self.job)
         if self.wanted:
@@ -136,8 +135,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         complete, where each batch replaces the store."""
         self.options = parse_write_options(options, stream=True)
         self.overwrite = overwrite
-        check_columns(schema.fieldNames(), self.options)
-        check_types(schema)
+        check_columns(schema, self.options)
         self.token = uuid.uuid4().hex
         is_write_needed(self._job(self.token))
 

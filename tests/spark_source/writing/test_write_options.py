@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_store.errors import InvalidArgumentError, MissingFileError
 from rmq_store.scan.options import WRITE_OPTIONS
@@ -16,6 +17,10 @@ from spark_source.writing.target import WriteOptions, parse_write_options
 
 def parsed(**raw: str) -> WriteOptions:
     return parse_write_options({"path": "/data/new", **raw}, stream=False)
+
+
+def texts(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
 
 
 def test_defaults_are_those_of_the_table() -> None:
@@ -112,10 +117,11 @@ def test_a_stream_takes_the_options_of_its_query_and_no_others() -> None:
 )
 def test_wrong_columns_are_refused(names: list[str], topic: str | None, message: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
-        check_columns(names, WriteOptions("/data/new", topic=topic))
+        check_columns(texts(*names), WriteOptions("/data/new", topic=topic))
     assert message in str(refused.value)
 
 
 def test_columns_of_the_source_are_accepted() -> None:
-    check_columns(["brokerName", "topic", "queueOffset", "msgId", "body"], WriteOptions("/new"))
-    check_columns(["body"], WriteOptions("/new", topic="orders"))
+    columns = texts("brokerName", "topic", "queueOffset", "msgId", "body")
+    check_columns(columns, WriteOptions("/new"))
+    check_columns(texts("body"), WriteOptions("/new", topic="orders"))
