@@ -86,11 +86,8 @@ class Condition:
 
     def may_match(self, broker_name: str) -> bool:
         """Whether a message of that broker can match."""
-        return bool(
-            parts_that_may_match(
-                self.schema, self.expression, [pc.field("brokerName") == broker_name]
-            )
-        )
+        is_of_broker = pc.field("brokerName") == broker_name
+        return bool(parts_that_may_match(self.schema, self.expression, [is_of_broker]))
 
     def narrowed(
         self, store: StoreReader, ranges: Sequence[QueueSlice], view: QueueSource
@@ -147,15 +144,13 @@ class _Narrowing:
         ends = [(part.queue, part.stop - ((part.queue, part.stop) not in starts)) for part in parts]
         self._look([(name, *place) for place in (*starts, *ends) for name in ordered])
         of_queue = {part.queue: self._of_queue(part.queue) for part in parts}
-        guarantees = [
-            reduce(
-                and_, [*of_queue[part.queue], *self._of_part(part, end, ordered)], pc.scalar(True)
-            )
+        known = (
+            [*of_queue[part.queue], *self._of_part(part, end, ordered)]
             for part, (_, end) in zip(parts, ends, strict=True)
-        ]
-        chosen = parts_that_may_match(
-            self._condition.schema, self._condition.expression, guarantees
         )
+        guarantees = [reduce(and_, facts, pc.scalar(True)) for facts in known]
+        wanted = self._condition
+        chosen = parts_that_may_match(wanted.schema, wanted.expression, guarantees)
         return [parts[number] for number in chosen]
 
     def _of_queue(self, queue: QueueId) -> list[Any]:
