@@ -208,12 +208,9 @@ def _as_stored(
     for name in NUMBER_COLUMNS:
         if name in given and (options.keep_timestamps or name != "storeTimestamp"):
             made[name] = _numbers(given[name], name)
-    born, now = given.get("bornTimestamp"), pa.scalar(time.time_ns() // 1_000_000, pa.int64())
-    made["bornTimestamp"] = (
-        pa.repeat(now, count)
-        if born is None
-        else pc.coalesce(_numbers(born, "bornTimestamp", None), now)
-    )
+    born = given.get("bornTimestamp", pa.nulls(count, pa.int64()))
+    now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
+    made["bornTimestamp"] = pc.coalesce(_numbers(born, "bornTimestamp", None), now)
     body = "rawBody" if "rawBody" in given else "body"
     if "sysFlag" in made:
         made["sysFlag"] = _flags_of_bodies(made["sysFlag"].to_numpy(), raw=body == "rawBody")
