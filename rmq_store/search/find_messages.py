@@ -434,11 +434,10 @@ def _tell_damage_around(store: StoreReader, start: int, on_damage: OnDamage) -> 
     """Report damage that starts before `start` and reaches into the range. A read from `start` does
     not report it, because the read of its start does."""
     segment = store.log.chain.segment_at(start)
-    if segment is not None and next_start(store.log, segment, start) == (
-        store.log.entry_start(start),
-        None,
-    ):
-        return
+    if segment is not None:
+        whole = (store.log.entry_start(start), None)
+        if next_start(store.log, segment, start) == whole:
+            return
     record = record_or_damage(store.log, store.log_range()[1], start)
     if isinstance(record, StoreError):
         on_damage(record)
