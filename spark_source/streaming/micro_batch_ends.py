@@ -234,23 +234,20 @@ class Follower:
     # --- where a micro-batch ends ----------------------------------------------------------------
 
     def latest(
-        self,
-        start: StreamOffset,
-        *,
-        most_rows: int | None = None,
-        most_bytes: int | None = None,
-        target: StreamOffset | None = None,
+        self, start: StreamOffset, *, limited: bool = False, target: StreamOffset | None = None
     ) -> dict[str, StorePlace]:
-        """Where the logs end now, at most some rows and bytes after `start`, and not after `target`.
+        """Where the logs end now, not after `target`. `limited`: at most the rows and bytes of the options
+        after `start`.
 
         A store that is new under a pattern begins at the start of its log. Each store gets an equal
         part of the rows.
         """
         stores = {name: self.require(name) for name in start} | self.targets()
-        each = None if most_rows is None else max(1, most_rows // len(stores))
+        limits = self.stream if limited else StreamOptions()
+        each = None if limits.max_rows is None else max(1, limits.max_rows // len(stores))
         places: dict[str, StorePlace] = {}
         for name, where in stores.items():
-            look = partial(self._latest_of, name, where, start, each, most_bytes, target)
+            look = partial(self._latest_of, name, where, start, each, limits.max_bytes, target)
             place = again_if_expired(look)
             if place is not None:
                 places[name] = place

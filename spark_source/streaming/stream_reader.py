@@ -82,12 +82,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next micro-batch ends; `start` if there is nothing to read yet."""
         places = self._to_go_on(start)
         limited = not isinstance(limit, ReadAllAvailable)
-        end = self.follower.latest(
-            places,
-            most_rows=self.stream.max_rows if limited else None,
-            most_bytes=self.stream.max_bytes if limited else None,
-            target=self._target,
-        )
+        end = self.follower.latest(places, limited=limited, target=self._target)
         if self._target is None and self._waits(places, end):
             return start
         return self._to_dict(end)
