@@ -96,11 +96,9 @@ class MessageHistory:
         last = self.steps[-1].step
         state = self.transaction if self.transaction and last in _IN_TRANSACTION else last
         # The text for a hidden commit already says what cannot be read.
-        return (
-            state
-            if not self.damage or state == UNREADABLE
-            else f"{state}, as far as its records can be read"
-        )
+        if self.damage and state != UNREADABLE:
+            return f"{state}, as far as its records can be read"
+        return state
 
 
 _IN_TRANSACTION = ("prepared", "committed")
