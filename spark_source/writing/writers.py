@@ -33,11 +33,11 @@ _NAMING = ("topic", "queueId", "keys", "uniqKey")
 
 @dataclass
 class PreparedPart(WriterCommitMessage):
-    """What a task has prepared. `write_id`, and of a stream the query, as the tasks know them."""
+    """What a task has prepared; of a stream, the ids of write and query as the task knows them."""
 
     part: Part
-    write_id: str
-    query: str | None = None
+    write_id: str = ""
+    query: str = ""
 
 
 class RmqStoreWriter(DataSourceArrowWriter):
@@ -55,21 +55,18 @@ class RmqStoreWriter(DataSourceArrowWriter):
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare the rows of one task."""
-        partition = partition_id()
         if not self.wanted:
-            return PreparedPart(Part(partition), self.job.write_id)
+            return PreparedPart(Part(partition_id()))
         rows = prepared_rows(iterator, self.job.options)
-        return PreparedPart(self.job.staging.write(partition, rows), self.job.write_id)
+        return PreparedPart(self.job.staging.write(partition_id(), rows))
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write what all tasks have prepared."""
         if self.wanted:
             settle_worker()
-            commit(
-                self.job,
-                [message.part for message in messages if isinstance(message, PreparedPart)],
-            )
+            prepared = [message for message in messages if isinstance(message, PreparedPart)]
+            commit(self.job, [message.part for message in prepared])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks have prepared."""
@@ -163,10 +160,8 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         prepared = [message for message in messages if isinstance(message, PreparedPart)]
         if prepared:
             settle_worker()
-            query = prepared[0].query
-            assert query is not None
-            parts = [message.part for message in prepared]
-            commit(self._job(prepared[0].write_id), parts, StreamBatch(query, batchId))
+            write, batch = self._job(prepared[0].write_id), StreamBatch(prepared[0].query, batchId)
+            commit(write, [message.part for message in prepared], batch)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks have prepared; what failed tasks leave, the next commit removes."""
