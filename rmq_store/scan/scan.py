@@ -23,7 +23,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
-from rmq_store.files.remote.uri_filesystem import absolute
+from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
@@ -50,7 +50,7 @@ from rmq_store.search.selection import (
     selected_queues,
 )
 from rmq_store.snapshot.known_topics import unknown_topic
-from rmq_store.snapshot.snapshot import collector_paused
+from rmq_store.snapshot.snapshot import StoreSnapshot, collector_paused
 
 
 class TopicWithoutQueueError(UnknownQueueError):
@@ -135,6 +135,14 @@ class StoreToOpen:
     path: str
     broker_name: str | None = None
     broker_conf: str | None = None
+
+    def pinned(
+        self, store: StoreReader, snapshot: StoreSnapshot, options: StorageOptions | None
+    ) -> PinnedStore:
+        """The store, which was opened with these options, at the offsets of a snapshot."""
+        return PinnedStore(
+            self.path, self.broker_conf, snapshot, store.broker_name, options, store.listing()
+        )
 
 
 Opened = tuple[StoreToOpen, StoreReader]
@@ -290,14 +298,7 @@ def _store_scan(target: StoreToOpen, store: StoreReader, options: ScanOptions) -
         # A table, and verifyQueue, compare the log with all queues.
         if options.table is None and not options.verify_queue:
             snapshot = store.opening.only(part.queue for part in selected)
-    pinned = PinnedStore(
-        target.path,
-        target.broker_conf,
-        snapshot,
-        store.broker_name,
-        options.storage_options,
-        store.listing(),
-    )
+    pinned = target.pinned(store, snapshot, options.storage_options)
     errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
     return StoreScan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
 

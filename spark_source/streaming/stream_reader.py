@@ -24,7 +24,7 @@ from rmq_store.reading.query import PERMISSIVE
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, StoreToOpen
-from rmq_store.scan.tasks import PinnedStore, Share, StoreScan
+from rmq_store.scan.tasks import Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Assignment, Selection, WantedQueues
 from rmq_store.snapshot.snapshot import StoreSnapshot
@@ -139,14 +139,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.options.lose(expired(str(store.path), start, store.log.start))
                 start = store.log.start
             limits = self.follower.limits(store, first)
-            pinned = PinnedStore(
-                target.path,
-                target.broker_conf,
-                StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,)),
-                name,
-                self.options.storage_options,
-                store.listing(),
-            )
+            snapshot = StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,))
+            pinned = target.pinned(store, snapshot, self.options.storage_options)
         scan = Scan((StoreScan(pinned, (), self.options, limits),))
         pieces = even_slices(
             start, stop, self.options.max_bytes_per_partition, self.options.min_partitions
