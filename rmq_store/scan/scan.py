@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -224,8 +225,8 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
     return {name: str(path) for name, path in confs.items()}
 
 
-def open_all(options: ScanOptions) -> tuple[list[Opened], list[UnavailableStore]]:
-    """Open every store. Returns the opened stores, which the caller closes, and those left out.
+def open_all(options: ScanOptions, stack: ExitStack) -> tuple[list[Opened], list[UnavailableStore]]:
+    """Open every store, to be closed with `stack`. Returns the opened stores, and those left out.
 
     Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
     InvalidArgumentError if two stores have the same name or none is left.
@@ -233,29 +234,24 @@ def open_all(options: ScanOptions) -> tuple[list[Opened], list[UnavailableStore]
     opened: list[Opened] = []
     left_out: list[UnavailableStore] = []
     last: StoreError | None = None
-    try:
-        for target in stores_to_open(options):
-            try:
-                store = StoreReader.open(
-                    target.path,
-                    broker_name=target.broker_name,
-                    broker_conf=target.broker_conf,
-                    queues=options.source != COMMITLOG,
-                    storage_options=options.storage_options,
-                )
-                opened.append((target, store))
-                store.release_files()
-            except StoreError as error:
-                if options.unavailable_stores == "fail":
-                    raise
-                LOG.warning("left out a store that cannot be opened: %s", error)
-                left_out.append(UnavailableStore(target.path, target.broker_name, str(error)))
-                last = error
-        require_one_name_each([(store.broker_name, target.path) for target, store in opened])
-    except StoreError:
-        for _, store in opened:
-            store.close()
-        raise
+    for target in stores_to_open(options):
+        try:
+            store = StoreReader.open(
+                target.path,
+                broker_name=target.broker_name,
+                broker_conf=target.broker_conf,
+                queues=options.source != COMMITLOG,
+                storage_options=options.storage_options,
+            )
+            opened.append((target, stack.enter_context(store)))
+            store.release_files()
+        except StoreError as error:
+            if options.unavailable_stores == "fail":
+                raise
+            LOG.warning("left out a store that cannot be opened: %s", error)
+            left_out.append(UnavailableStore(target.path, target.broker_name, str(error)))
+            last = error
+    require_one_name_each([(store.broker_name, target.path) for target, store in opened])
     if not opened and last is not None:
         raise last
     return opened, left_out
@@ -325,8 +321,8 @@ class Scan:
         A warning goes to the log for what opening a store sees, and for stores that are left out.
         """
         warn_of_tags(options.tags)
-        opened, left_out = open_all(options)
-        try:
+        with ExitStack() as stack:
+            opened, left_out = open_all(options, stack)
             options = options.with_fixed_times(
                 lambda: newest_time(store for _, store in _in_turn(opened))
             )
@@ -339,9 +335,6 @@ class Scan:
             stores = tuple(
                 _store_scan(target, store, options) for target, store in _in_turn(opened)
             )
-        finally:
-            for _, store in opened:
-                store.close()
         return cls(stores, tuple(left_out))
 
     def is_far(self, task: Task) -> bool:
