@@ -28,6 +28,7 @@ from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
+from rmq_store.scan.option_values import json_object
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.tasks import (
@@ -211,11 +212,9 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
         )
     try:
-        confs = json.loads(given)
-    except json.JSONDecodeError as error:
-        raise InvalidArgumentError(
-            reason=f"option 'brokerConf' is not JSON ({error})", actual=given
-        ) from None
+        confs = json_object(given, '{"broker-a": "/data/a/broker.conf"}')
+    except ValueError as error:
+        raise InvalidArgumentError(reason=f"option 'brokerConf' {error}", actual=given) from None
     for name in confs:
         if name not in names:
             raise InvalidArgumentError(

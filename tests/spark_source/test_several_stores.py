@@ -78,6 +78,20 @@ def test_several_stores_have_a_configuration_each(
         rows_of({**options, "brokerconf": str(conf)})
 
 
+@pytest.mark.parametrize(
+    ("confs", "message"),
+    [
+        ('{"broker-a": ' + "9" * 5000 + "}", "option 'brokerConf' is not JSON"),
+        ('{"broker-a": "/a.conf", "broker-a": "/b.conf"}', "names 'broker-a' twice"),
+    ],
+)
+def test_configurations_that_no_one_can_mean_are_refused(
+    two: dict[str, str], confs: str, message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        rows_of({"stores": json.dumps(two), "brokerConf": confs})
+
+
 def test_stores_of_one_folder_name_are_named_by_where_their_paths_differ(
     two: dict[str, str], tmp_path: Path
 ) -> None:
