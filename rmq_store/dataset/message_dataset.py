@@ -24,7 +24,6 @@ from rmq_store.reading.query import (
     DamageMode,
     Query,
     ReadOptions,
-    handler_of,
     number,
     several,
 )
@@ -94,10 +93,8 @@ class MessageDataset(LazyDataset):
         place = schema.get_field_index("storeTimestamp")
         every = arrow_schema(["storeTimestamp"]) if place < 0 else []
         super().__init__(schema, pa.schema([*schema, *every]))
-        self._parts, self._how = tuple(parts), how
+        self._parts, self._how, self._query = tuple(parts), how, Query.of(False, **how)
         self._search, self._filter = search, wanted
-        given = how.get("keys")  # of an empty list no row has one
-        self._given: frozenset[str] | None = None if given is None else frozenset(given)
 
     def __repr__(self) -> str:
         messages = sum(len(piece) for part in self._parts for piece in part.slices)
@@ -106,8 +103,7 @@ class MessageDataset(LazyDataset):
         return f"MessageDataset({stores}, up to {messages} messages{kind})"
 
     def _counted_by(self) -> pa.Field:
-        damage = self._how.get("on_damage")
-        return Query.of(False, columns=["queueId"], on_damage=damage).schema.field(0)
+        return replace(self._query, columns=["queueId"]).schema.field(0)
 
     def with_columns(self, columns: Sequence[str]) -> MessageDataset:
         """The same messages with other columns. Raises InvalidArgumentError for an unknown one."""
@@ -129,21 +125,21 @@ class MessageDataset(LazyDataset):
 
         Reads queue entries where the filter names their places.
         """
-        wanted = self._wanted(filter)
-        if self._given is not None and not self._given:
+        wanted, words = self._wanted(filter), self._query.keys
+        if words == frozenset():  # no row has one
             return [replace(part, slices=()) for part in self._parts]
-        if wanted is None or _has_rows_about_damage(self._how):  # whose values are null
-            return [replace(part, words=self._given) for part in self._parts]
+        if wanted is None or _has_rows_about_damage(self._query):  # whose values are null
+            return [replace(part, words=words) for part in self._parts]
         condition = Condition.of(self._readable, wanted)
-        words = self._given or condition.words
-        if words is not None and not words:
-            return [replace(part, slices=()) for part in self._parts]  # no value can match
+        words = words or condition.words
+        if words == frozenset():  # no value can match
+            return [replace(part, slices=()) for part in self._parts]
         self._warn_of_unread_topics(wanted)
         self._warn_of_unknown_topics(wanted)
         parts = []
         for part in self._parts:
             with part.store.reopen() as store:
-                view = store.ranges_for(_sees_compacted(self._how))
+                view = store.ranges_for(self._query.compacted)
                 slices = tuple(condition.narrowed(store, part.slices, view))
             parts.append(
                 replace(part, slices=slices, words=words, tags=condition.tags, wanted=wanted)
@@ -177,7 +173,7 @@ class MessageDataset(LazyDataset):
     @property
     def may_be_encoded(self) -> bool:
         """Whether `encoded_batches` has dictionaries; not in a mode of damage."""
-        return not isinstance(handler_of(self._how.get("on_damage")), DamageMode)
+        return not isinstance(self._query.on_damage, DamageMode)
 
     def encoded_batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         """As the batches of a scan, but brokerName and topic are dictionaries."""
@@ -200,7 +196,7 @@ class MessageDataset(LazyDataset):
                 how["concerns"] = DamageInTime(store, self._search)
             slices: Sequence[QueueSlice] = part.slices
             if part.words:
-                compacted = _sees_compacted(how)
+                compacted = self._query.compacted
                 plan = plan_keys(store, slices, part.words, compacted=compacted)
                 if plan is not None:  # else nearly every message has one of the words
                     slices = plan.ranges(store.ranges_for(compacted).offset_at_log)
@@ -216,7 +212,7 @@ class MessageDataset(LazyDataset):
                 yield MessageFragment(self, part)
                 continue
             with part.store.reopen() as store:
-                view = store.ranges_for(_sees_compacted(self._how))
+                view = store.ranges_for(self._query.compacted)
                 for slices in parts_along_log(store, part.slices, _FRAGMENT_BYTES, view):
                     yield MessageFragment(self, replace(part, slices=slices))
 
@@ -256,6 +252,7 @@ def messages_of(
         how["keys"] = words
     first: CommonReadOptions = {"first_batch_rows": FIRST_BATCH_ROWS, "log_order": False}
     asked = cast("ReadOptions", {**first, **how})
+    query = Query.of(False, columns=columns, **how)
     search = Search(
         named,
         several("queue_ids", queue_ids, Integral),
@@ -263,21 +260,20 @@ def messages_of(
         until,
         include_system_topics=include_system_topics,
         keys=words or (),
-        compacted=_sees_compacted(asked),
+        compacted=query.compacted,
     )
-    schema = Query.of(False, columns=columns, **how).schema
     wanted = None
     for limit, is_first in ((since, True), (until, False)):
         if limit is not None:
             time, stored = pa.scalar(limit, pa.int64()).cast(TIMESTAMP), pc.field("storeTimestamp")
             condition = stored >= time if is_first else stored < time
             wanted = condition if wanted is None else wanted & condition
-    if wanted is not None and _has_rows_about_damage(asked):
+    if wanted is not None and _has_rows_about_damage(query):
         wanted |= pc.field("storeTimestamp").is_null()
     parts = [
         StorePart(store, tuple(ranges_in_store(store, search, CLOCK_SLACK_MS))) for store in stores
     ]
-    return MessageDataset(parts, schema, asked, search, wanted)
+    return MessageDataset(parts, query.schema, asked, search, wanted)
 
 
 def _time(name: str, given: int | str | None) -> Time | None:
@@ -291,10 +287,5 @@ def _time(name: str, given: int | str | None) -> Time | None:
         raise InvalidArgumentError(reason=f"{name}={given!r} {error}") from None
 
 
-def _has_rows_about_damage(how: ReadOptions) -> bool:
-    taker = handler_of(how.get("on_damage"))
-    return isinstance(taker, DamageMode) and taker.mode == PERMISSIVE
-
-
-def _sees_compacted(how: ReadOptions) -> bool:
-    return how.get("compacted", True)
+def _has_rows_about_damage(query: Query) -> bool:
+    return isinstance(query.on_damage, DamageMode) and query.on_damage.mode == PERMISSIVE
