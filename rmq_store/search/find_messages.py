@@ -351,29 +351,17 @@ def find_by_id(
 
     Raises as `MessageStore.messages_by_id`.
     """
+    how: ReadOptions = {"columns": columns, "check_ends": False, "on_damage": on_damage}
+    of_queue: ReadOptions = {**how, "unwrap_batches": unwrap_batches, "compacted": False}
     for message in store.messages_by_id(message_id, on_damage):
         if message.queue_offset is None:
             at = message.commit_log_offset
-            yield from store.read_log(
-                at,
-                at + message.store_size,
-                columns=columns,
-                include_unqueued=True,
-                check_ends=False,
-                on_damage=on_damage,
-            )
+            yield from store.read_log(at, at + message.store_size, include_unqueued=True, **how)
             continue
         queue = QueueId(message.topic, message.queue_id)
         stop = message.queue_offset + _messages_in(message, message_id)
         part = QueueSlice(queue, message.queue_offset, stop)
-        yield from store.read_slices(
-            [part],
-            columns=columns,
-            unwrap_batches=unwrap_batches,
-            check_ends=False,
-            compacted=False,
-            on_damage=on_damage,
-        )
+        yield from store.read_slices([part], **of_queue)
 
 
 def _messages_in(message: Message, message_id: str) -> int:
