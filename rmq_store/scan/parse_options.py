@@ -88,8 +88,8 @@ class ScanOptions(Selection):
 
     @property
     def path(self) -> str:
-        """The first path, for error messages."""
-        return self.paths[0]
+        """The path of the first store, for error messages."""
+        return self.paths[0] if self.stores is None else next(iter(self.stores.values()))
 
     @property
     def sees_compacted(self) -> bool:

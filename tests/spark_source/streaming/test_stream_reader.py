@@ -626,6 +626,23 @@ def test_a_store_keeps_its_name_when_others_appear(golden: Golden, tmp_path: Pat
     assert set(named.initialOffset()["stores"]) == {"broker-x"}
 
 
+def test_a_query_of_named_stores_says_with_what_it_cannot_go_on(
+    golden: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = json.dumps({"broker-a": golden(NAME).path})
+    first = reader_of("", stores=stores, topic="orders", maxOffsetsPerTrigger="5")
+    planned = latest(first, through_json(first.initialOffset()))
+    more = {"stores": stores, "topic": "orders, payments"}
+    with pytest.raises(InvalidArgumentError, match="the options select topic 'payments'") as error:
+        latest(reader_of("", **more), planned)
+    assert error.value.path == golden(NAME).path
+    latest(reader_of("", failOnDataLoss="false", **more), planned)
+    assert "the options select topic 'payments'" in caplog.text
+    renamed = json.dumps({"broker-b": golden(NAME).path})
+    with pytest.raises(MissingFileError, match="no store has this name now"):
+        latest(reader_of("", stores=renamed, topic="orders"), planned)
+
+
 @pytest.mark.parametrize("appears", ["clean-4.9.7", "expired-5.5.0"])
 def test_a_store_that_appears_under_the_pattern_is_read_from_its_start(
     golden: Golden, tmp_path: Path, appears: str
