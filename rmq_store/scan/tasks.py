@@ -90,7 +90,7 @@ class PinnedStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreScan:
-    """What is read from one store: `limits` if the log is the source, else `ranges`.
+    """What is read from one store: `limits` if the log is the source, else `ranges`; nothing without both.
 
     `words` come from filters: a message must have one of them in KEYS or as UNIQ_KEY. Unlike the
     option `keys`, they only narrow where to look.
@@ -101,7 +101,6 @@ class StoreScan:
     options: ScanOptions
     limits: Limits | None = None
     words: frozenset[str] | None = None
-    nothing: bool = False  # the filters exclude everything
     may_have_errors: bool = True  # opening the store saw something to be missing at ends of queues
     is_wave: bool = False  # a job reads the rest of the selection by other scans
 
@@ -126,7 +125,7 @@ class StoreScan:
             tags = tuple(tag for tag in condition.tags if tags is None or tag in tags)
         excluded = tags == () or condition.words == frozenset()
         if excluded or not condition.may_match(self.store.broker_name):
-            return replace(self, ranges=(), nothing=True)
+            return replace(self, ranges=(), limits=None)
         ranges = self.ranges
         if ranges:
             with self.store.open() as store:
@@ -250,8 +249,6 @@ def _most_shares(scan: StoreScan) -> int:
 
 
 def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: int) -> list[Share]:
-    if scan.nothing:
-        return []
     if scan.limits is not None:
         snapshot = scan.store.snapshot
         target = scan.options.max_bytes_per_partition
