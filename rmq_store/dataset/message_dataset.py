@@ -177,7 +177,7 @@ class MessageDataset(LazyDataset):
 
     def encoded_batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         """As the batches of a scan, but brokerName and topic are dictionaries."""
-        return self._read_all(self.plan(self._wanted(wanted)), columns, encoded=True)
+        return self._read_all(self.plan(wanted), columns, encoded=True)
 
     def _read_all(
         self, parts: Iterable[StorePart], columns: Sequence[str], *, encoded: bool = False

@@ -383,7 +383,7 @@ class StoreDatabase:
                     return self._noted(iter(()))
             if messages is not None and self._encodes(messages):
                 return self._noted(messages.encoded_batches(columns, wanted))
-            return self._noted(dataset._batches(columns, dataset._wanted(wanted)))
+            return self._noted(dataset._batches(columns, wanted))
         except StoreError as error:
             self._failed.append(error)
             raise
