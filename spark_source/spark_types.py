@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,10 +153,7 @@ def microseconds(millis: pa.Array) -> pa.Array:
         return held.cast(TIMESTAMP).cast(SPARK_TIMESTAMP)
 
 
-_Error = TypeVar("_Error", bound=StoreError)
-
-
-def without_traceback(error: _Error) -> _Error:
+def without_traceback(error: StoreError) -> StoreError:
     """The error, which Spark then shows without a traceback before it.
 
     PySpark's worker puts the traceback first, so the sentence that matters would be the last of
