@@ -118,8 +118,7 @@ class FailingStream(DataSourceStreamReader):
 
 
 class RmqStoreSource(DataSource):
-    """The data source of `spark.read.format("rmqstore").load(path)`; `options.table` lists its
-    options.
+    """The data source of `spark.read.format("rmqstore").load(path)`; its options are in `scan.options`.
 
     The state of the stores is read once, at the latest when Spark pickles this object. From the
     pickle Spark creates a reader for each distinct filter, and two for a self-join. All readers see
