@@ -99,14 +99,10 @@ def _arrow_type(field: StructField) -> pa.DataType:
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """A batch of the core in the form of `arrow_schema_for`. Bodies are not copied."""
-    arrays = []
-    for array, wanted in zip(batch.columns, schema, strict=True):
-        if array.type == wanted.type:
-            arrays.append(array)
-        elif array.type == TIMESTAMP:
-            arrays.append(microseconds(array))
-        else:
-            arrays.append(array.cast(wanted.type))
+    arrays = [
+        microseconds(array) if array.type == TIMESTAMP else array.cast(field.type)
+        for array, field in zip(batch.columns, schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
