@@ -270,7 +270,7 @@ def require_one_name_each(named: Sequence[tuple[str, str]]) -> None:
 
 
 def _stores_advice(paths: Sequence[str]) -> str:
-    example = {f"broker-{'abcdefghijklmnopqrstuvwxyz'[i % 26]}": p for i, p in enumerate(paths[:2])}
+    example = {f"broker-{letter}": path for letter, path in zip("ab", paths, strict=False)}
     return f"Name them: option stores = {json.dumps(example)}"
 
 
