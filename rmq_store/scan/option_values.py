@@ -9,7 +9,7 @@ from typing import Any
 
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.format.queues import QueueId
-from rmq_store.search.selection import EARLIEST, Assignment, ByQueue, QueueOfBroker
+from rmq_store.search.selection import EARLIEST, ByQueue, QueueOfBroker
 from rmq_store.text.times import NotATimeError, parse_time
 
 _MOST_BYTES = 2**63 - 1
@@ -165,7 +165,7 @@ def _queue_number(value: Any, shape: str) -> int:
     return int(value)
 
 
-def assignment(value: str) -> Assignment:
+def assignment(value: str) -> tuple[QueueOfBroker, ...]:
     """Queues from `{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
     shape = '{"orders": [0, 1]}'
     found: dict[QueueOfBroker, None] = {}
@@ -178,7 +178,7 @@ def assignment(value: str) -> Assignment:
                 found[broker, QueueId(topic, _queue_number(number, shape))] = None
     if not found:
         raise InvalidValue("names no queue")
-    return Assignment(tuple(found))
+    return tuple(found)
 
 
 def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:

@@ -21,7 +21,7 @@ from rmq_store.scan.options import (
     STREAM_OPTIONS,
     Option,
 )
-from rmq_store.search.selection import Selection, numbers_by_queue
+from rmq_store.search.selection import Selection, numbers_by_queue, queues_on
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 
 _NO_CLIENT = "the source reads the files of a store and asks no broker"
@@ -223,7 +223,7 @@ def refuse_reversed_ranges(options: ScanOptions) -> None:
     brokers = {name or "" for _, given in by_queue for name, _ in given.numbers}
     for broker in sorted(brokers):  # no broker has the first name: what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""
-        for queue in sorted({q for _, given in by_queue for q in given.on(broker)}):
+        for queue in sorted({q for _, given in by_queue for q in queues_on(broker, given.numbers)}):
             where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"
             low, high, begin, end = ((name, given.of(broker, queue)) for name, given in by_queue)
             # A time for all queues takes precedence.

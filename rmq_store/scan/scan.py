@@ -43,11 +43,11 @@ from rmq_store.scan.tasks import (
 )
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import (
-    Assignment,
     LogLimits,
     WantedQueues,
     is_declared,
     numbers_by_queue,
+    queues_on,
     select_ranges,
     selected_queues,
 )
@@ -69,8 +69,8 @@ def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """
     known = {topic for store in stores for topic in store.view.topics.every}
     where = ", ".join(shown_path(str(store.path)) for store in stores)
-    assign = options.assign or Assignment()
-    assigned = [queue for store in stores for queue in assign.of(store.broker_name)]
+    assign = options.assign or ()
+    assigned = [queue for store in stores for queue in queues_on(store.broker_name, assign)]
     topics = dict.fromkeys([*(options.topics or ()), *(queue.topic for queue in assigned)])
     for topic in topics:
         if topic not in known:
@@ -92,9 +92,9 @@ def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
 def require_named_brokers(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
-    assigned = (options.assign or Assignment()).queues
-    by_number = (by_queue.numbers for _, by_queue in numbers_by_queue(options))
-    named = {broker for broker, _ in chain(assigned, *by_number) if broker is not None}
+    numbers = (by_queue.numbers for _, by_queue in numbers_by_queue(options))
+    queues = chain(options.assign or (), *numbers)
+    named = {broker for broker, _ in queues if broker is not None}
     for broker in sorted(named - brokers):
         raise InvalidArgumentError(
             reason=f"no broker {broker!r} among the stores", advice=nearest(broker, brokers)

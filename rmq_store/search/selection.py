@@ -100,21 +100,10 @@ class ByQueue:
         """The number of a queue of a broker; None if none was given."""
         return self.numbers.get((broker_name, queue), self.numbers.get((None, queue)))
 
-    def on(self, broker_name: str) -> set[QueueId]:
-        """The queues of a broker that have a number."""
-        return {queue for broker, queue in self.numbers if broker in (None, broker_name)}
 
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Queues to read."""
-
-    queues: tuple[QueueOfBroker, ...] = ()
-
-    def of(self, broker_name: str) -> list[QueueId]:
-        """The queues of one broker."""
-        own = (queue for broker, queue in self.queues if broker in (None, broker_name))
-        return list(dict.fromkeys(own))
+def queues_on(broker_name: str, some: Iterable[QueueOfBroker]) -> list[QueueId]:
+    """The queues of one broker among some, without repeats."""
+    return list(dict.fromkeys(queue for broker, queue in some if broker in (None, broker_name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +120,7 @@ class Selection:
     since: Time | None = None
     until: Time | None = None
     topic_pattern: str | None = None
-    assign: Assignment | None = None
+    assign: tuple[QueueOfBroker, ...] | None = None
     include_system_topics: bool = False
     include_lmq: bool = True  # light message queues list records of other topics
     starting_offsets: ByQueue = field(default_factory=ByQueue)
@@ -226,13 +215,13 @@ def selected_queues(store: StoreReader, selection: Selection) -> list[QueueId]:
     """The selected queues that have files, and those of topics.json that an option names."""
     queues = store.snapshot().queues
     if selection.assign is not None:
-        assigned = selection.assign.of(store.broker_name)
+        assigned = queues_on(store.broker_name, selection.assign)
         return [queue for queue in assigned if queue in queues or is_declared(store, queue)]
     wanted = WantedQueues.of(store, selection)
     named = {
         queue
         for _, by_queue in numbers_by_queue(selection)
-        for queue in by_queue.on(store.broker_name)
+        for queue in queues_on(store.broker_name, by_queue.numbers)
         if queue not in queues and is_declared(store, queue)
     }
     return sorted(filter(wanted, {*queues, *named}))
@@ -254,7 +243,7 @@ class WantedQueues:
         name, assign, topics = store.broker_name, selection.assign, selection.topics
         return cls(
             selection,
-            None if assign is None else frozenset(assign.of(name)),
+            None if assign is None else frozenset(queues_on(name, assign)),
             None if topics is None else frozenset(topics),
             name,
             store.own_names,

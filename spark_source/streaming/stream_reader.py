@@ -26,7 +26,7 @@ from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.scan import Scan, StoreToOpen
 from rmq_store.scan.tasks import Share, StoreScan
 from rmq_store.search.log_partitions import even_slices
-from rmq_store.search.selection import Assignment, Selection, WantedQueues
+from rmq_store.search.selection import Selection, WantedQueues
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from spark_source.spark_types import (
     all_to_spark,
@@ -172,7 +172,7 @@ def selected_by(options: ScanOptions) -> dict[str, Any]:
     """The selection by the options, as a checkpoint keeps it: the same text for the same selection."""
     assign, queues = options.assign, None
     if assign is not None:
-        queues = [(broker or "", *queue) for broker, queue in assign.queues]
+        queues = [(broker or "", *queue) for broker, queue in assign]
     selected = {
         "topics": options.topics,
         "pattern": options.topic_pattern,
@@ -213,7 +213,7 @@ def _wanted(selected: Selected, store: StoreReader) -> WantedQueues:
     assign = None
     if "queues" in selected:
         queues = selected["queues"]
-        assign = Assignment(tuple((broker or None, QueueId(*queue)) for broker, *queue in queues))
+        assign = tuple((broker or None, QueueId(*queue)) for broker, *queue in queues)
     selection = Selection(
         selected.get("topics"),
         topic_pattern=selected.get("pattern"),

@@ -10,7 +10,7 @@ from rmq_store import QueueId
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.scan.options import OPTIONS
 from rmq_store.scan.parse_options import ScanOptions, parse_options
-from rmq_store.search.selection import Assignment, ByQueue
+from rmq_store.search.selection import ByQueue
 
 
 def parsed(**raw: str) -> ScanOptions:
@@ -36,14 +36,9 @@ def test_the_case_of_a_name_does_not_matter() -> None:
             "assign",
             '{"a": [1, 0], "b": ["2"]}',
             "assign",
-            Assignment(tuple((None, QueueId(*queue)) for queue in (("a", 1), ("a", 0), ("b", 2)))),
+            ((None, QueueId("a", 1)), (None, QueueId("a", 0)), (None, QueueId("b", 2))),
         ),
-        (
-            "assign",
-            '{"a": {"broker-b": [3]}}',
-            "assign",
-            Assignment((("broker-b", QueueId("a", 3)),)),
-        ),
+        ("assign", '{"a": {"broker-b": [3]}}', "assign", (("broker-b", QueueId("a", 3)),)),
         ("subscribe", "orders", "topics", ("orders",)),
         ("subscribePattern", "ord.*", "topic_pattern", "ord.*"),
         ("keys", "a || b", "keys", ("a", "b")),
