@@ -57,17 +57,13 @@ class Projection:
             raise pa.ArrowInvalid(f"there is no such column: {error.args[0]}") from None
 
     def _projected(self, batch: pa.RecordBatch, named: Mapping[str, Any]) -> pa.RecordBatch:
-        source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
         values = [
             column if isinstance(column, pc.Expression) else pc.field(column)
             for column in named.values()
         ]
-        plan = Declaration.from_sequence(
-            [
-                Declaration("table_source", source),
-                Declaration("project", ProjectNodeOptions(values, list(named))),
-            ]
-        )
+        source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
+        project = Declaration("project", ProjectNodeOptions(values, list(named)))
+        plan = Declaration.from_sequence([Declaration("table_source", source), project])
         table = plan.to_table(use_threads=False).combine_chunks()
         return (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
 
