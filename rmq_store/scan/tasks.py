@@ -365,12 +365,18 @@ class DamageHandler(DamageTaker):
         self.damaged = 0  # errors that are not about expired messages
 
     def __call__(self, error: StoreError) -> None:
-        if self._is_expired(error):
-            if self._options.fail_on_data_loss:
-                raise _data_loss(error) from error
-            self.count(DataLossError.code, error)
-        else:
+        if not self._is_expired(error):
             self.take_damage(error)
+        elif self._options.fail_on_data_loss:
+            raise DataLossError(
+                error.path,
+                offset=error.offset,
+                reason=f"messages expired or were deleted during the read: {error.reason}",
+                advice="Read the remaining messages again, or set failOnDataLoss=false. "
+                f"{IF_OTHER_STORE}",
+            ) from error
+        else:
+            self.count(DataLossError.code, error)
 
     def take_damage(self, error: StoreError) -> None:
         """Take an error that is not about expired messages."""
@@ -412,15 +418,6 @@ def _with_modes(error: StoreError) -> StoreError:
     if TO_PASS_DAMAGE in advice:
         return error
     return error.with_advice(f"{advice}. {TO_PASS_DAMAGE}" if advice else TO_PASS_DAMAGE)
-
-
-def _data_loss(error: StoreError) -> DataLossError:
-    return DataLossError(
-        error.path,
-        offset=error.offset,
-        reason=f"messages expired or were deleted during the read: {error.reason}",
-        advice=f"Read the remaining messages again, or set failOnDataLoss=false. {IF_OTHER_STORE}",
-    )
 
 
 def read_share(
