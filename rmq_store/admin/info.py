@@ -93,7 +93,7 @@ def info_of(store: StoreReader, unread: StoreError | None = None) -> StoreInfo:
         len(chain.segments),
         chain.file_size,
         sum(segment.size for segment in chain.segments),
-        store.log.store_time_at(store.log.first_place),
+        store.log.store_time_at(store.log.first_record_offset),
         newest_time([store]),
         None if unread else len(topics) - system,
         None if unread else system,

@@ -154,7 +154,7 @@ class CommitLog:
         return self.chain.start
 
     @property
-    def first_place(self) -> int:
+    def first_record_offset(self) -> int:
         """Where the first record is, in a log that begins with one."""
         return self.start + self.frame_at(self.start)
 

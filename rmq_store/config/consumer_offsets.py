@@ -59,7 +59,7 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     return (offset for offset in _offsets_in(store) if offset.kind in (_COMMITTED, _LIGHT))
 
 
-def committed_and_sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+def committed_pulled_and_popped_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     """As `committed_offsets`, and those of kind pull and pop."""
     yield from _offsets_in(store)
     for order in given_in_order(store):
@@ -74,7 +74,9 @@ def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     OrderInfo#getQueueOffset of QueueLevelConsumerManager (before 5.5.0: ConsumerOrderInfoManager).
     """
     return (
-        offset for offset in committed_and_sent_offsets(store) if offset.kind in (PULLED, POPPED)
+        offset
+        for offset in committed_pulled_and_popped_offsets(store)
+        if offset.kind in (PULLED, POPPED)
     )
 
 

@@ -255,7 +255,7 @@ class KeyIndex:
         return None if upto == stop else start
 
     def _gaps_of_files(self) -> Iterator[tuple[int, int]]:
-        at = self._log.first_place
+        at = self._log.first_record_offset
         for file in sorted(self.files, key=lambda file: file.header.begin_log_offset):
             if not file.header.items:
                 continue

@@ -13,8 +13,8 @@ from typing import Any
 from rmq_store.config.broker_conf import RetentionPolicy
 from rmq_store.config.consumer_offsets import (
     Committed,
-    committed_and_sent_offsets,
     committed_offsets,
+    committed_pulled_and_popped_offsets,
     read_delay_file,
 )
 from rmq_store.config.json_files import written_at
@@ -173,7 +173,7 @@ GROUPS = Table(
 
 
 def _offsets(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    for kind, name, group, queue, offset in committed_and_sent_offsets(store.path):
+    for kind, name, group, queue, offset in committed_pulled_and_popped_offsets(store.path):
         yield {
             "kind": kind,
             "file": source_of(store, name)[0],

@@ -602,7 +602,7 @@ def _lost_index(store: StoreReader, whole: CheckedPart, readable: int) -> Iterat
         return  # an unreadable file, which is reported, may have them
     headers = [file.header for file in open_index_files(store.path, store.config)]
     newest = max((header.end_timestamp for header in headers if header.items), default=0)
-    first = store.log.store_time_at(store.log.first_place)
+    first = store.log.store_time_at(store.log.first_record_offset)
     if (whole.unindexed or not readable) and first is not None and first <= said > newest:
         yield a_warning(
             "index-lost",

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from rmq_store.config import json_files
-from rmq_store.config.consumer_offsets import committed_and_sent_offsets, read_delay_offsets
+from rmq_store.config.consumer_offsets import (
+    committed_pulled_and_popped_offsets,
+    read_delay_offsets,
+)
 from rmq_store.config.topics_json import read_topic_configs
 
 ANSWERS = Path(__file__).with_name("answers_of_brokers.json")
@@ -78,7 +81,7 @@ def ours(store: Path, name: str) -> Any:
         return {str(queue_id + 1): offset for queue_id, offset in levels.items()}
     found: dict[str, Any] = {}
     kinds = ("pop",) if name == "consumerOrderInfo.json" else ("consumer", "lmq")
-    for kind, _, group, queue, offset in committed_and_sent_offsets(store):
+    for kind, _, group, queue, offset in committed_pulled_and_popped_offsets(store):
         if kind in kinds:
             found.setdefault(f"{queue.topic}@{group}", {})[str(queue.queue_id)] = offset
     return found
