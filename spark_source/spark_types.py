@@ -13,10 +13,23 @@ from contextlib import closing, contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from rmq_store.arrow.column_definitions import BY_NAME, TIMESTAMP, column_names
+from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
 from rmq_store.files.parallel import one_ahead
 from rmq_store.heap_settings import settle_worker
@@ -31,13 +44,27 @@ _SENT_WHOLE = 512 << 10  # bytes: a batch that stays in the cache of a core
 _SLICE_BYTES = 2 << 20
 _LEAST_ROWS, _MOST_ROWS = 128, 4096  # of a slice: each has a fixed cost
 
+SPARK_TYPES: dict[pa.DataType, DataType] = {
+    pa.string(): StringType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.bool_(): BooleanType(),
+    pa.float64(): DoubleType(),
+    pa.date32(): DateType(),
+    pa.binary(): BinaryType(),
+    TIMESTAMP: TimestampType(),
+    pa.list_(pa.string()): ArrayType(StringType(), containsNull=True),
+    PROPERTIES: MapType(StringType(), StringType(), valueContainsNull=True),
+}
+"""Those of the columns of messages and tables."""
+
 
 def struct_field(field: pa.Field, meaning: str, *, nullable: bool = False) -> StructField:
     """The field of a Spark schema for a column of the core. Its comment is the column's meaning.
 
     `nullable`: the field can be null even if every message has a value.
     """
-    kind = from_arrow_type(field.type)
+    kind = SPARK_TYPES[field.type]
     return StructField(field.name, kind, field.nullable or nullable, {"comment": meaning})
 
 
@@ -67,7 +94,7 @@ def checked_columns(schema: StructType, *, all_nullable: bool = False) -> tuple[
     names = column_names(schema.fieldNames())
     for field in schema.fields:
         column = BY_NAME[field.name]
-        own = from_arrow_type(column.type)
+        own = SPARK_TYPES[column.type]
         if field.dataType.simpleString() != own.simpleString():
             raise InvalidArgumentError(
                 reason=f"column {field.name!r} has another type",
