@@ -127,6 +127,7 @@ def number(
                 or length[rows[known - 1]] != size
                 or not bits.same(raw, at[row], raw, at[rows[known - 1]], size)
             ):
+                bits.same(raw, at[row], raw, at[row], size)  # inside of `raw`, or an IndexError
                 rows[count] = row
                 count += 1
                 known = count

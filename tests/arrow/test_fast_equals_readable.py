@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from rmq_store import QueueId, Record
 from rmq_store.arrow.column_definitions import BY_NAME
-from rmq_store.arrow.column_values import BatchBuilder, opened_bodies, stored_bodies, stored_topics
+from rmq_store.arrow.column_values import (
+    BatchBuilder,
+    numbered_topics,
+    opened_bodies,
+    stored_bodies,
+    stored_topics,
+)
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.commitlog import headers as walk
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
@@ -124,6 +130,9 @@ def check_columns(found: list[Record], base: int, written: list[bool]) -> None:
     assert not len(wrong_crc_rows(headers))
     topics = [decode_utf8(record.topic) for record in placed]
     assert stored_topics(headers).to_pylist() == topics
+    names, codes = numbered_topics(headers)
+    assert len(set(names)) == len(names)
+    assert [names[code] for code in codes] == topics
     # The offset by the queue: sometimes the record's own, sometimes another, sometimes none.
     offsets = [
         record.queue_offset if same else (-1 if record.flag % 2 else 17)

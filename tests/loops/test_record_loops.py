@@ -240,6 +240,19 @@ def test_equal_slices_have_one_number_while_they_are_remembered(seed: int, remem
         assert count == len(set(rows))
 
 
+@pytest.mark.parametrize(("at", "length"), [(9, 5), (2, -1), (10, 1), (-1, 2)])
+def test_slices_outside_of_the_bytes_have_no_number(at: int, length: int) -> None:
+    raw, slices = memoryview(b"0123456789"), (numbers([8, at]), numbers([2, length]))
+    answer = both(
+        texts,
+        lambda form, rooms: form.number(
+            raw, *(column.data for column in slices), *(room.data for room in rooms)
+        ),
+        lambda: [np.zeros(8, np.int32), np.zeros(2, np.int64), np.zeros(2, np.int64)],
+    )
+    assert answer == [IndexError]
+
+
 @pytest.mark.parametrize("first", range(0, 200, SEEDS))
 def test_properties(first: int) -> None:
     for seed in range(first, first + SEEDS):
