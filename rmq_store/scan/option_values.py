@@ -145,9 +145,10 @@ def json_object(value: str, shape: str) -> dict[str, Any]:
     return values
 
 
-def names_to_text(value: str) -> dict[str, str]:
-    """Texts by name, from `{"broker-a": "/path"}`."""
-    shape = '{"broker-a": "/data/broker-a/store"}'
+def names_to_text(
+    value: str, shape: str = '{"broker-a": "/data/broker-a/store"}'
+) -> dict[str, str]:
+    """Texts by name, from `{"broker-a": "/path"}`. `shape` is an example for the error text."""
     texts = json_object(value, shape)
     for name, path in texts.items():
         if not isinstance(path, str) or not path.strip() or not name.strip():

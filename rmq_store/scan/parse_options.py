@@ -87,9 +87,9 @@ class ScanOptions(Selection):
     storage_options: StorageOptions | None = None
 
     @property
-    def path(self) -> str:
-        """The path of the first store, for error messages."""
-        return self.paths[0] if self.stores is None else next(iter(self.stores.values()))
+    def path(self) -> str | None:
+        """The first path, for error messages; None with option `stores`."""
+        return self.paths[0] if self.paths else None
 
     @property
     def sees_compacted(self) -> bool:
@@ -221,7 +221,7 @@ def refuse_reversed_ranges(options: ScanOptions) -> None:
     _refuse_reversed("", first, last, shown_time)
     by_queue = numbers_by_queue(options)
     brokers = {name or "" for _, given in by_queue for name, _ in given.numbers}
-    for broker in sorted(brokers):  # no broker has the first name: what is for all of them
+    for broker in sorted(brokers):  # "": what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""
         for queue in sorted({q for _, given in by_queue for q in queues_on(broker, given.numbers)}):
             where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"

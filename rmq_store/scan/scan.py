@@ -28,7 +28,7 @@ from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.scan.option_values import json_object
+from rmq_store.scan.option_values import names_to_text
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.tasks import (
@@ -212,7 +212,7 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
         )
     try:
-        confs = json_object(given, '{"broker-a": "/data/a/broker.conf"}')
+        confs = names_to_text(given, '{"broker-a": "/data/a/broker.conf"}')
     except ValueError as error:
         raise InvalidArgumentError(reason=f"option 'brokerConf' {error}", actual=given) from None
     for name in confs:
@@ -221,7 +221,7 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
                 reason=f"brokerConf names {name!r}, which is not one of the stores",
                 advice=nearest(name, names),
             )
-    return {name: str(path) for name, path in confs.items()}
+    return confs
 
 
 def open_all(options: ScanOptions, stack: ExitStack) -> tuple[list[Opened], list[UnavailableStore]]:

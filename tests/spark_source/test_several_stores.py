@@ -83,6 +83,7 @@ def test_several_stores_have_a_configuration_each(
     [
         ('{"broker-a": ' + "9" * 5000 + "}", "option 'brokerConf' is not JSON"),
         ('{"broker-a": "/a.conf", "broker-a": "/b.conf"}', "names 'broker-a' twice"),
+        ('{"broker-a": null}', "has no text for 'broker-a'; it looks like .*broker.conf"),
     ],
 )
 def test_configurations_that_no_one_can_mean_are_refused(
