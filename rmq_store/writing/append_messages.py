@@ -62,7 +62,7 @@ class AppendResult(Columns):
         return len(self.commit_log_offset)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class RecordAppender:
     """Appends records to the log. Not thread-safe: the caller holds the writer's lock.
 

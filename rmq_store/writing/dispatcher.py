@@ -176,7 +176,7 @@ _BYTES_AT_A_TIME = 4 << 20
 RETRIES = 30  # ConsumeQueue#putMessagePositionInfoWrapper
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Reput:
     """A thread that reads the log from `position` on and passes its records on, in order.
 

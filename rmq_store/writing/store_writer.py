@@ -108,7 +108,7 @@ class GroupCommit:
                 self._turn.notify_all()
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Flusher:
     """Flushes log, queues and index in the background, and maintains the checkpoint.
 
