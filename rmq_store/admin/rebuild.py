@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.admin.carried_files import TopicKinds, copy_config, copy_state, write_config
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import buffers, slices
 from rmq_store.commitlog.headers import Headers, record_crc_rows
@@ -442,7 +443,7 @@ class _PlainLog:
         return raw
 
     def _move_halves(self, raw: Bytes, headers: Headers, at: Any) -> None:
-        halves = pa.compute.is_in(stored_topics(headers), value_set=_HALVES)
+        halves = pc.is_in(stored_topics(headers), value_set=_HALVES)
         rows = np.flatnonzero(halves.to_numpy(zero_copy_only=False))
         before = (headers.at[rows] + headers.base).tolist()
         self._halves.update(zip(before, (at[rows] + self._appender.end).tolist(), strict=True))

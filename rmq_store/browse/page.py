@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printable
 from rmq_store.format.queues import QueueSlice

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
 from rmq_store.cli.output import TerminalTable, make_room, note, write
 from rmq_store.errors import printable

@@ -185,7 +185,8 @@ class TerminalTable:
 def _with_plain_times(table: pa.Table) -> pa.Table:
     """The table with numbers (ms) instead of times in columns with a time beyond the year 9999."""
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    from rmq_store.arrow import compute as pc
 
     for at, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):

@@ -17,10 +17,10 @@ from operator import and_
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import is_utf8
 from rmq_store.files.parallel import looked_up

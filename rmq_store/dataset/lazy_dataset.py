@@ -11,10 +11,10 @@ from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
+from rmq_store.arrow import compute as pc
 from rmq_store.dataset.condition import named_columns
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.reading.query import positive

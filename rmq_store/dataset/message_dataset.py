@@ -9,8 +9,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.condition import Condition, implied_values, named_texts
 from rmq_store.dataset.lazy_dataset import Batches, Fragment, LazyDataset

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import DecodedRecords, KeyPositions
 from rmq_store.errors import OsErrorsOf
 from rmq_store.files.durable_files import own

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import DecodedRecords, stored_properties, stored_topics
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.commitlog.headers import Headers

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import arrow_schema
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import DLQ_PREFIX, FIRST_POP, RETRY_PREFIX, origin_topic, times_given

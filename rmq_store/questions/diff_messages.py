@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Mask

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store import loops
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.arrow.column_values import BatchBuilder, opened_bodies, stored_bodies
 from rmq_store.arrow.property_columns import (

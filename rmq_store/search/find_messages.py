@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.commitlog.walk import next_start, record_or_damage
 from rmq_store.errors import StoreError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.errors import StoreError
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.queues import QueueId, QueueSlice

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES, DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import Batches, LazyDataset
 from rmq_store.dataset.message_dataset import MessageDataset, StorePart
@@ -432,8 +433,8 @@ def _text(bodies: pa.ChunkedArray, charsets: pa.ChunkedArray) -> pa.Array:
     column, names = _one_array(bodies), _one_array(charsets)
     for charset in names.unique().to_pylist():
         if charset is not None:
-            mine = pa.compute.equal(names, charset).fill_null(False)
-            texts = pa.compute.if_else(mine, text_in_charset(column, charset), texts)
+            mine = pc.equal(names, charset).fill_null(False)
+            texts = pc.if_else(mine, text_in_charset(column, charset), texts)
     return texts
 
 

@@ -18,8 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.compute as pc
-
+from rmq_store.arrow import compute as pc
 from rmq_store.config.consumer_offsets import given_in_order, read_consumer_offsets
 from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict

@@ -7,8 +7,8 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, ReadOptions

@@ -10,8 +10,8 @@ from encodings.aliases import aliases
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import InvalidArgumentError, is_utf8, nearest
 

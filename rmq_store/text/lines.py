@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import CONTROLS, json_text, printable

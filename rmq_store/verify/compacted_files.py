@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
 from rmq_store.consumequeue.queue_folders import queue_folder
 from rmq_store.errors import StoreError

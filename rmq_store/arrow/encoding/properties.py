@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_store.arrow import compute as pc
 from rmq_store.arrow.encoding.checks import cast_to, invalid
 from rmq_store.arrow.property_columns import (
     OFFSETS_END,
