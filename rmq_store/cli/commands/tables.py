@@ -143,7 +143,6 @@ def print_named(
 ) -> bool:
     """Print a table of the source; with `topic`, only its rows."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from rmq_store.search.selection import require_topic
     from rmq_store.tables import TABLES
@@ -152,17 +151,17 @@ def print_named(
         if topic is not None:
             require_topic(opened, topic)
         with reading(name, opened):
-            found = TABLES[name].of(opened)
+            rows = TABLES[name].rows(opened)
+            if topic is not None:
+                rows = (row for row in rows if row["topic"] == topic)
+            elif not system:
+                rows = (row for row in rows if not opened.is_system_topic(str(row["topic"])))
+            found = TABLES[name].of_rows(opened.broker_name, rows)
             lacks_some, behind = opened.opening.has_losses, opened.opening.behind
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics.problem is not None
             absent = of_topics and not opened.view.topics.has_file
             unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
-        if topic is not None:
-            found = found.filter(pc.equal(found["topic"], topic))
-        elif not system:
-            kept = [not opened.is_system_topic(one) for one in found["topic"].to_pylist()]
-            found = found.filter(pa.array(kept, pa.bool_()))
     if not out.as_json and "perm" in found.column_names:
         # As RocketMQ's tools print it (PermName#perm2String).
         words = [
