@@ -319,6 +319,23 @@ def test_what_info_needs_does_not_bring_arrow_or_spark() -> None:
     assert not {"pyarrow", "pyspark", "rich"} & loaded
 
 
+def test_what_a_short_command_loads(store: GoldenStore) -> None:
+    """The functions of Arrow take an eighth of its time."""
+    code = f"""if True:
+        import sys, rmq_store.cli.main
+        for name in ("info", "topics", "queues", "usage", "lag"):
+            sys.argv = ["rmqstore", name, {store.path!r}]
+            try:
+                rmq_store.cli.main.main()
+            except SystemExit as end:
+                assert not end.code
+            print(name, "pyarrow.compute" in sys.modules, file=sys.stderr)"""
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
+    said = [line.split() for line in done.stderr.splitlines() if line.endswith(("True", "False"))]
+    assert [loaded for _, loaded in said] == ["False"] * 5
+
+
 @pytest.mark.parametrize(
     ("commands", "there"),
     [
