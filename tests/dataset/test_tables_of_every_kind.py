@@ -90,11 +90,12 @@ def test_a_table_of_the_rebuilt_store_is_what_is_counted(
 def assert_counted(store: CountedStore, table: str) -> None:
     assert table in RULES, f"no independent count for table {table}"
     name = store.conf.get("brokerName", "store")
-    wanted = sorted_rows({"brokerName": name, **row} for row in RULES[table](store))
     path, conf = store.golden.path, store.golden.conf
     found = sorted_rows(
         counted_columns(table, row) for row in objects("table", table, path, "--broker-conf", conf)
     )
+    # After the read: in memory (tmpfs), a hole that is read through a map takes room.
+    wanted = sorted_rows({"brokerName": name, **row} for row in RULES[table](store))
     for number, (one, other) in enumerate(zip(found, wanted, strict=False)):
         assert one == other, f"{table} of {path}, row {number}"
     assert len(found) == len(wanted), f"{table} of {path}"
