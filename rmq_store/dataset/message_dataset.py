@@ -196,10 +196,10 @@ class MessageDataset(LazyDataset):
                 how["concerns"] = DamageInTime(store, self._search)
             slices: Sequence[QueueSlice] = part.slices
             if part.words:
-                compacted = self._query.compacted
-                plan = plan_keys(store, slices, part.words, compacted=compacted)
+                view = store.ranges_for(self._query.compacted)
+                plan = plan_keys(store, slices, part.words, view=view)
                 if plan is not None:  # else nearly every message has one of the words
-                    slices = plan.ranges(store.ranges_for(compacted).offset_at_log)
+                    slices = plan.ranges(view.offset_at_log)
                     how["check_ends"] = False
             for batch in store.read_slices(slices, **how):
                 if batch.num_rows:

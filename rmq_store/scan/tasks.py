@@ -257,16 +257,16 @@ def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: 
     if not scan.ranges:
         return []
     with scan.store.open() as store:
-        plan, compacted = None, scan.options.sees_compacted
+        plan, view = None, store.ranges_for(scan.options.sees_compacted)
         if scan.indexed_keys is not None:
-            plan = plan_keys(store, scan.ranges, scan.indexed_keys, compacted=compacted)
+            plan = plan_keys(store, scan.ranges, scan.indexed_keys, view=view)
         if plan is None:
             return _shares_of_ranges(number, scan, store, columns, scan.ranges, least)
         # Index hits, then log ranges that no index covers, and queues that are not in the index.
         most = scan.options.max_records_per_partition or HITS_PER_SHARE
         starts = range(0, len(plan.hits), most)
         shares = [Share(number, ranges=plan.hits[start : start + most]) for start in starts]
-        rest = plan.beside_hits(store.ranges_for(compacted).offset_at_log)
+        rest = plan.beside_hits(view.offset_at_log)
         if rest:
             shares += _shares_of_ranges(number, scan, store, columns, rest, 1)
         return shares
@@ -391,10 +391,7 @@ class DamageHandler(DamageTaker):
         entry = error.entry
         if entry is not None and entry.size <= 0:  # no queue file has the entry
             queue = QueueId(entry.topic, entry.queue_id)
-            if (
-                self._options.sees_compacted
-                and self._store.served.compacted_or_error(queue) is not None
-            ):
+            if not self._store.ranges_for(self._options.sees_compacted).is_in_log(queue):
                 return False  # its own files keep messages that have expired from the queue
             if isinstance(error, MissingFileError):
                 return True  # the topic was deleted

@@ -35,6 +35,7 @@ from rmq_store.search.selection import (
     ranges_in_store,
     stored_in_time,
 )
+from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, pieces_of
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
@@ -80,7 +81,7 @@ def plan_keys(
     keys: Collection[str],
     *,
     topics: Collection[str] = (),
-    compacted: bool = False,
+    view: QueueSource | None = None,
 ) -> KeyPlan | None:
     """The places in `ranges` where messages with one of `keys` can be; None if there are too many.
 
@@ -88,15 +89,15 @@ def plan_keys(
 
     Reads the index and the queues. In the log it reads only records that no queue seems to list
     and, if hits times queues are very many, the records of index hits. Light queues are not in the
-    index, which has the record's topic, nor are the messages in an inner batch. With `compacted`, the
-    queues of compaction topics are not either: their messages outlive those of the log.
+    index, which has the record's topic, nor are the messages in an inner batch. `view`: what the ranges are
+    of, by default the queues themselves. Its queues that are not in the log are not in the index either.
     """
+    view = view or store.view
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []
     for part in ranges:
         outside = part.queue.topic.startswith(LMQ_PREFIX) or store.view.is_batch(part.queue)
-        outside = outside or (compacted and store.served.compacted_or_error(part.queue) is not None)
-        (others if outside else served).append(part)
+        (others if outside or not view.is_in_log(part.queue) else served).append(part)
     index = store.key_index()
     by_topic: dict[str, _Parts] = {topic: {} for topic in topics}
     for part in served:
@@ -245,18 +246,17 @@ def with_progress(
     slices: Sequence[QueueSlice],
     batches: Iterable[pa.RecordBatch],
     progress: Progress,
-    *,
-    compacted: bool = False,
+    view: QueueSource | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The batches that `read_slices` returns for `slices`, with progress in bytes of the log.
 
     They must have the column PLACE. Without a terminal the batches are passed on as they are.
-    `compacted`: as in that read.
+    `view`: what the slices are of, by default the queues themselves.
     """
     if not progress.active:
         yield from batches
         return
-    place, end = log_span(store, slices, compacted=compacted)
+    place, end = log_span(store, slices, view or store.view)
     progress.expect(max(0, end - place))
     for batch in batches:
         if batch.num_rows:
@@ -268,10 +268,10 @@ def with_progress(
 
 
 def log_span(
-    store: StoreReader, slices: Sequence[QueueSlice], *, compacted: bool = False
+    store: StoreReader, slices: Sequence[QueueSlice], view: QueueSource
 ) -> tuple[int, int]:
     """About where in the log the entries of some slices begin and end; the whole log for many."""
-    (start, end), view = store.log_range(), store.ranges_for(compacted)
+    start, end = store.log_range()
     some = [part for part in slices if len(part)]
     if not some:
         return end, end

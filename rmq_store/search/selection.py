@@ -28,7 +28,7 @@ from rmq_store.format.topics import (
 from rmq_store.reading.log_reader import QueueLimits
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
-from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
+from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.known_topics import unknown_topic
 from rmq_store.text.times import RelativeTime, Time, shown_time
 
@@ -395,11 +395,9 @@ def slices_at_log_offsets(
     entries = {at: recorded(at) if start <= at < end else None for at in sorted(places)}
     pieces: list[QueueSlice] = []
     for part in ranges:
-        is_compacted = (
-            isinstance(view, ConsumerQueues) and view.compacted_or_error(part.queue) is not None
-        )
+        in_log = view.is_in_log(part.queue)
         for place, of_record in entries.items():
-            entry = None if is_compacted else of_record
+            entry = of_record if in_log else None
             if entry is None or entry.queue == part.queue:
                 first = view.offset_at_log(part.queue, place)
                 pieces.append(part.cut(first, view.offset_at_log(part.queue, place + 1)))

@@ -134,6 +134,10 @@ class ConsumerQueues:
         files = self.compacted_or_error(queue)
         return None if isinstance(files, StoreError) else files
 
+    def is_in_log(self, queue: QueueId) -> bool:
+        """Whether a read takes the messages of a queue from the log, and not from `compaction/`."""
+        return self.compacted_or_error(queue) is None
+
     def split(
         self, slices: Sequence[QueueSlice]
     ) -> tuple[list[QueueSlice], dict[QueueId, list[QueueSlice]]]:
@@ -141,8 +145,7 @@ class ConsumerQueues:
         own: list[QueueSlice] = []
         others: dict[QueueId, list[QueueSlice]] = {}
         for part in slices:
-            plain = self.compacted_or_error(part.queue) is None
-            (own if plain else others.setdefault(part.queue, [])).append(part)
+            (own if self.is_in_log(part.queue) else others.setdefault(part.queue, [])).append(part)
         return own, others
 
     def limits(self, queue: QueueId) -> tuple[int, int]:

@@ -137,6 +137,10 @@ class QueueView:
             queues.setdefault(queue.topic, []).append(queue)
         return queues
 
+    def is_in_log(self, queue: QueueId) -> bool:
+        """Whether a read takes the messages of a queue from the log; a `ConsumerQueues` says of which not."""
+        return True
+
     def ranges_of(
         self, topics: Sequence[str], queue_ids: Collection[int] | None = None
     ) -> list[QueueSlice]:

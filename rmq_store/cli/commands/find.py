@@ -87,7 +87,9 @@ def cat(
             concerns=DamageInTime(opened, search),
             compacted=search.compacted,
         )
-        batches = with_progress(opened, slices, batches, progress, compacted=search.compacted)
+        batches = with_progress(
+            opened, slices, batches, progress, opened.ranges_for(search.compacted)
+        )
         if search.is_timed:
             batches = (one.filter(stored_in_time(one, *times)) for one in batches)
         batches = (one.select(read) for one in batches)
@@ -112,8 +114,7 @@ def _require_offset(store: StoreReader, search: Search, offset: int) -> None:
             advice="The last number of each queue is the offset of its next message",
         )
     for queue, (low, _) in ends.items():
-        is_whole = not search.compacted or store.served.compacted_or_error(queue) is None
-        if offset < low and is_whole:
+        if offset < low and view.is_in_log(queue):
             problem(
                 f"queue {topic}/{queue.queue_id} begins at {low}: it has no message of offset {offset} "
                 f"to {low - 1} any more"
