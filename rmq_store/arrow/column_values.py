@@ -16,7 +16,6 @@ from rmq_store.arrow.property_columns import (
     as_java_reads,
     find_properties,
     number_array,
-    numbers_of,
     property_columns_at,
     room_for,
     slices,
@@ -127,9 +126,10 @@ def numbered_topics(headers: Headers) -> tuple[list[str], Ints]:
         headers.window.data, at.data, length.data, memory.data, number.data, rows.data
     )
     rows = rows[:count]  # a topic may have several numbers, and Java reads several as one
-    topics = as_java_reads(slices(headers.window, at[rows], length[rows])).dictionary_encode()
-    codes = numbers_of(topics.indices, np.int32).astype(np.int64)
-    return topics.dictionary.to_pylist(), codes[number]
+    names = as_java_reads(slices(headers.window, at[rows], length[rows])).to_pylist()
+    code = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    codes = np.array([code[name] for name in names], dtype=np.int64)
+    return [*code], codes[number]
 
 
 def hosts(headers: Headers, of_store: bool) -> pa.Array:
