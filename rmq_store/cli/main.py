@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -181,10 +182,9 @@ def main(**settings: Any) -> None:
         with spoken_as(in_shell_words), _WarningsShown(logging.WARNING):
             return rmqstore.main(prog_name="rmqstore", standalone_mode=False, **settings)
 
-    code = exit_code_of("rmqstore", run)
     # All ends with the process. Otherwise Python looks through the objects of all modules for garbage.
-    gc.freeze()
-    sys.exit(code)
+    atexit.register(gc.freeze)
+    sys.exit(exit_code_of("rmqstore", run))
 
 
 class _WarningsShown(logging.Handler):
