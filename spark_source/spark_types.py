@@ -79,7 +79,10 @@ def spark_schema(columns: Sequence[str] | None = None, *, permissive: bool = Fal
         names = (*names, CORRUPT)
     columns_of_core = (BY_NAME[name] for name in names)
     return StructType(
-        [struct_field(one.field, one.meaning, nullable=permissive) for one in columns_of_core]
+        [
+            struct_field(column.field, column.meaning, nullable=permissive)
+            for column in columns_of_core
+        ]
     )
 
 
