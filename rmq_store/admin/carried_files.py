@@ -34,7 +34,7 @@ from rmq_store.config.topics_json import (
     is_compacted,
     update_topics,
 )
-from rmq_store.consumequeue.queue_folders import queue_folder
+from rmq_store.consumequeue.queue_files import queue_folder
 from rmq_store.errors import LOG, CorruptConfigError, from_os_error, printable
 from rmq_store.files.durable_files import copy_stored, is_small_file
 from rmq_store.files.rocksdb import had_database

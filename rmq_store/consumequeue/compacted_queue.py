@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.consumequeue.queue_folders import queue_folder, queue_folders_in
+from rmq_store.consumequeue.queue_files import queue_folder
+from rmq_store.consumequeue.queue_folders import queue_folders_in
 from rmq_store.errors import (
     CorruptQueueError,
     CorruptRecordError,

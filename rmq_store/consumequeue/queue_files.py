@@ -7,20 +7,25 @@ both are found by bisection. `consumequeue_ext` holds what an entry has no room 
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.bisection import bisect_first, longest_ascending, recheck_neighbours
-from rmq_store.errors import StoreError
-from rmq_store.files.segment_chain import SegmentChain
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
+from rmq_store.errors import LOG, StoreError
+from rmq_store.files.safe_paths import path_inside
+from rmq_store.files.segment_chain import OpenFiles, SegmentChain, SegmentWriter
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
-from rmq_store.format.byte_layout import Bytes, Ints
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, Bytes, Ints
 from rmq_store.format.queues import (
     BATCH_QUEUE_ENTRY,
     EXT_ADDRESS_BASE,
@@ -29,9 +34,19 @@ from rmq_store.format.queues import (
     FILLER_SIZE,
     QUEUE_ENTRY,
     Entries,
+    QueueId,
     hole_at,
 )
 from rmq_store.loops import queue_entries
+
+
+def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
+    """The folder of a queue's files. `kind`: CONSUMEQUEUE_DIR or its like.
+
+    Raises UnsafeNameError for a topic that is no folder name: records of a foreign log may say any.
+    """
+    return path_inside(os.path.join(root, kind), queue.topic, str(queue.queue_id))
+
 
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
@@ -468,3 +483,86 @@ class QueueExt:
             if unit is not None:
                 return int(address) - EXT_ADDRESS_BASE + int(unit["size"])
         return 0
+
+
+class QueueWriter:
+    """Writes entries of all queues of a store. `ends`: the number of existing units per queue."""
+
+    def __init__(
+        self, root: Path, config: StoreConfig, files: OpenFiles, ends: dict[QueueId, int]
+    ) -> None:
+        self._root = root
+        self._config = config
+        self._files = files
+        self._ends = ends
+        self._batches: set[QueueId] = set()
+        self._streams: dict[tuple[QueueId, bool], SegmentWriter] = {}
+        self._last_log_offsets: dict[QueueId, int] = {}
+
+    def set_end(self, queue: QueueId, units: int | None, *, batch: bool) -> None:
+        """Set the number of units that the caller found in the queue.
+
+        None: the queue is empty and begins with its next entry.
+        """
+        if units is None:
+            self._ends.pop(queue, None)
+        else:
+            self._ends[queue] = units
+        if batch:
+            self._batches.add(queue)
+
+    def add_entries(self, requests: DispatchRequests) -> None:
+        """Append the entries to their queues, each at the queue's end.
+
+        Skips records at or before the last log offset given for a queue, so that the same entries
+        can be passed again after a failure.
+        """
+        for queue, rows in requests.by_queue():
+            self._write_queue(queue, requests, rows)
+
+    def _write_queue(self, queue: QueueId, requests: DispatchRequests, rows: Ints) -> None:
+        rows = rows[requests.log_offset[rows] > self._last_log_offsets.get(queue, -1)]
+        if not len(rows):
+            return
+        batch = bool(requests.batch[rows[0]])
+        if batch:
+            self._batches.add(queue)
+        end = self._ends.get(queue)
+        if end is None:
+            # A ConsumeQueue starts at its first queueOffset, a BatchConsumeQueue at unit 0.
+            end = 0 if batch else self._fill_front(queue, int(requests.offset[rows[0]]))
+        if not batch:
+            taken = rows[appended_rows(requests.offset[rows], end)]
+            if len(taken) < len(rows):
+                LOG.warning(
+                    "%d records of queue %s are in no queue: earlier records have their queue offsets",
+                    len(rows) - len(taken),
+                    queue.name,
+                )
+            rows = taken
+            if not len(rows):
+                return
+        units = units_of(requests, rows, batch=batch)
+        self._stream(queue, batch).write(end * units.itemsize, units.view(np.uint8))
+        self._ends[queue] = end + len(rows)
+        self._last_log_offsets[queue] = int(requests.log_offset[rows[-1]])
+
+    def _fill_front(self, queue: QueueId, first: int) -> int:
+        """Write filler from the first file's start to the first offset (ConsumeQueue#fillPreBlank)."""
+        count = first % (self._config.queue_file_size // QUEUE_ENTRY.itemsize)
+        if count:
+            filler = np.zeros(count, dtype=QUEUE_ENTRY)
+            filler["size"] = FILLER_SIZE
+            at = (first - count) * QUEUE_ENTRY.itemsize
+            self._stream(queue, False).write(at, filler.view(np.uint8))
+        return first
+
+    def _stream(self, queue: QueueId, batch: bool) -> SegmentWriter:
+        stream = self._streams.get((queue, batch))
+        if stream is None:
+            kind = BATCH_CONSUMEQUEUE_DIR if batch else CONSUMEQUEUE_DIR
+            folder = Path(queue_folder(self._root, kind, queue))
+            size = self._config.batch_queue_file_size if batch else self._config.queue_file_size
+            stream = SegmentWriter(self._files, lambda base: folder, size)
+            self._streams[queue, batch] = stream
+        return stream

@@ -17,7 +17,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.rocksdb import has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import TopicConfigs, batch_topics, topics_or_problem
 from rmq_store.consumequeue.queue_database import QueueDatabase, QueueRange
-from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
+from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after, queue_folder
 from rmq_store.errors import (
     LOG,
     CorruptQueueError,
@@ -27,7 +27,6 @@ from rmq_store.errors import (
     printable,
     warn_once,
 )
-from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.files.segments import entries_of
 from rmq_store.files.source import ReadCounts, Sources
@@ -43,14 +42,6 @@ _LAST_ID, _DIGITS = 2**31 - 1, 10  # a Java int
 _QUEUE_FILES_KEPT = 16  # open; to open one again costs some microseconds
 _REMOTE_BLOCK = 16 << 10  # small, because the search for a queue's end reads a few distant places
 _NAMED = 5  # queues in a sentence
-
-
-def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
-    """The folder of a queue's files. `kind`: CONSUMEQUEUE_DIR or its like.
-
-    Raises UnsafeNameError for a topic that is no folder name: records of a foreign log may say any.
-    """
-    return path_inside(os.path.join(root, kind), queue.topic, str(queue.queue_id))
 
 
 class QueueFolders:

@@ -26,7 +26,8 @@ from rmq_store.consumequeue.entry_of_record import (
     entries_to_write,
     units_of,
 )
-from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after, queue_folder
+from rmq_store.consumequeue.queue_files import queue_folder
+from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after
 from rmq_store.errors import DataLossError, UnrecoverableStoreError
 from rmq_store.files.durable_files import Change
 from rmq_store.files.source import Window

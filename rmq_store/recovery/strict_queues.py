@@ -15,9 +15,8 @@ from rmq_store.consumequeue.entry_of_record import (
     appended_rows,
 )
 from rmq_store.consumequeue.queue_database import QueueDatabaseWriter
-from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
-from rmq_store.consumequeue.queue_folders import QueueFolders, queue_folder
-from rmq_store.consumequeue.queue_writer import QueueWriter
+from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles, QueueWriter, queue_folder
+from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.files.durable_files import cut
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segment_chain import SegmentChain

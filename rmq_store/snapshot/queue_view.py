@@ -20,8 +20,8 @@ from rmq_store.consumequeue.bisection import (
     recheck_neighbours,
 )
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
-from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles
-from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after, queue_folder
+from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles, queue_folder
+from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after
 from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError, StoreError, UnknownQueueError
 from rmq_store.files.segments import LOCAL
 from rmq_store.files.source import Ranges, fetch_all

@@ -9,7 +9,7 @@ import numpy as np
 
 from rmq_store.arrow import compute as pc
 from rmq_store.consumequeue.compacted_queue import ADVICE, CompactedQueue
-from rmq_store.consumequeue.queue_folders import queue_folder
+from rmq_store.consumequeue.queue_files import queue_folder
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import COMPACTION_QUEUE_DIR, Ints
 from rmq_store.format.hashes import tags_code

@@ -17,7 +17,7 @@ from rmq_store.commitlog.walk import WITHIN_THE_LOG, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.topics_json import batch_topics, topics_to_extend
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
-from rmq_store.consumequeue.queue_writer import QueueWriter
+from rmq_store.consumequeue.queue_files import QueueWriter
 from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
 from rmq_store.files.segment_chain import OpenFiles
 from rmq_store.format.byte_layout import INDEX_DIR, Bytes, Ints

@@ -113,7 +113,7 @@ def test_an_unexpected_error_ends_the_dispatch_visibly(
     def broken(self: object, found: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr("rmq_store.consumequeue.queue_writer.QueueWriter.add_entries", broken)
+    monkeypatch.setattr("rmq_store.consumequeue.queue_files.QueueWriter.add_entries", broken)
     store = MessageStore.create(tmp_path / "s", SMALL)
     store.follow_in_background(retries=2, retry_seconds=0)
     store.append(one_message(0))
