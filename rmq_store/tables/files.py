@@ -30,7 +30,7 @@ from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.tables.table import DOUBLE, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
-from rmq_store.text.json_keys import as_json_object
+from rmq_store.text.lines import as_json_object
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
 _ITEMS_AT_ONCE = 1 << 20
