@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 import rmqstore_jobs
-from rmq_store.cli.options import LOCAL, SPARK
+from rmq_store.cli.options import LOCAL, SPARK, EngineArgs, StoreArgs
 from rmq_store.errors import StoreError
 from rmq_store.questions import answer_by_shares
 from rmq_store.questions.answer_by_shares import Answer, Engine, Part, Question, Share, StoreSource
 from rmq_store.text.sizes import size
 from rmqstore_jobs.running.failures import spark_errors_said
-from rmqstore_jobs.running.source_options import log_of_store
+from rmqstore_jobs.running.source_options import log_of_store, pinned_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,3 +157,18 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
 
 def _has_spark() -> bool:
     return find_spec("pyspark") is not None
+
+
+def spark(command: str, at: StoreArgs, on: EngineArgs) -> tuple[StoreSource, Engine] | None:
+    """The pinned store and Spark; None if `auto` chooses this process. Raises StoreError for a store that
+    cannot be opened, SparkUnavailableError without pyspark."""
+    given = {"engine": on.engine or SPARK, "master": on.master}
+    given |= {"store": at.store, "broker_conf": at.broker_conf}
+    if not runs_on_spark(command, given, needed=False):
+        return None
+    named = {"brokerName": at.broker_name, "brokerConf": at.broker_conf}
+    options = {name: value for name, value in named.items() if value is not None}
+    pinned = pinned_store(at.store, options)  # first, because a session takes some ten seconds
+    with spark_errors_said("Spark does not start: "):
+        session = builder_for(command, on.master).getOrCreate()
+    return pinned, SparkEngine(session)

@@ -184,7 +184,7 @@ def test_a_command_looks_at_its_arguments_before_spark_starts(
     def started(*_: object) -> None:
         raise AssertionError("a Spark session was asked for")
 
-    monkeypatch.setattr("rmqstore_jobs.running.engine_of_commands.builder_for", started)
+    monkeypatch.setattr("rmqstore_jobs.running.spark_engine.builder_for", started)
     store = golden("clean-5.5.0").path
     done = call(*(word.replace("STORE", store) for word in words), "--engine", "spark")
     assert (done.returncode, said in done.stderr) == (EXIT_REFUSED, True), done.both

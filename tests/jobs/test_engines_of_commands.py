@@ -49,7 +49,7 @@ def test_auto_goes_by_bytes_and_says_what_it_took(
         raise click.UsageError("Spark would start now")
 
     store = golden("clean-5.5.0").path
-    monkeypatch.setattr("rmqstore_jobs.running.engine_of_commands.builder_for", session)
+    monkeypatch.setattr("rmqstore_jobs.running.spark_engine.builder_for", session)
     said = complaint("verify", store, "--engine", "auto", expect=0)
     assert "verify: running in this process; use --engine spark for a cluster" in said
     monkeypatch.setattr(spark_engine, "MOST_LOCAL_BYTES", 1000)
@@ -89,9 +89,7 @@ def test_spark_that_does_not_start_is_an_error_of_the_command(
         def getOrCreate(self) -> None:
             raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
 
-    monkeypatch.setattr(
-        "rmqstore_jobs.running.engine_of_commands.builder_for", lambda *given: Builder()
-    )
+    monkeypatch.setattr("rmqstore_jobs.running.spark_engine.builder_for", lambda *given: Builder())
     said = complaint("verify", golden("clean-5.5.0").path, "--engine", "spark", expect=2)
     assert "Spark does not start: [JAVA_GATEWAY_EXITED]" in said
 
