@@ -32,7 +32,7 @@ from spark_source.spark_types import (
     spark_schema,
     without_traceback,
 )
-from spark_source.streaming.stream_options import as_batch, parse_stream_options
+from spark_source.streaming.micro_batch_ends import as_batch, parse_stream_options
 from spark_source.table_reader import TableReader, table_schema
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
 from spark_source.spark_types import SPARK_TIMESTAMP, plain_errors, struct_field, to_spark
-from spark_source.streaming.micro_batch_ends import Follower, StorePlace, from_dict
-from spark_source.streaming.stream_options import StreamOptions
+from spark_source.streaming.micro_batch_ends import Follower, StorePlace, StreamOptions, from_dict
 
 USAGE, DAMAGE, DIFF, PLAN, STREAM = "usage", "damage", "diff", "plan", "stream"
 

@@ -39,10 +39,10 @@ from spark_source.streaming.micro_batch_ends import (
     Follower,
     StorePlace,
     StreamOffset,
+    StreamOptions,
     from_dict,
     to_dict,
 )
-from spark_source.streaming.stream_options import StreamOptions
 
 
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
