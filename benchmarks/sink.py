@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 from rmq_store import MessageStore
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.spark_engine import builder_for
-from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import staged_batches
 from spark_source.writing.staging import Part, folder_beside
 from spark_source.writing.target import WriteOptions
+from spark_source.writing.writers import StoreWrite, commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,13 +2,22 @@
 
 Spark creates a writer for the tasks of each micro-batch, and another one for its commit. What they share
 comes with the messages of the tasks: the id of the write, and that of the query.
+
+A commit makes prepared rows messages of the target store, all of them or none. A new store is built beside
+the target and takes its place when it is whole. Rows for a store that exists are appended to it; where its
+log ended before is in the journal, and the rows of a write that was killed are cut off again.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,13 +28,337 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq_store.errors import InvalidMessageError, StoreError
+from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.locate import commitlog_folders, require_store
+from rmq_store.errors import (
+    LOG,
+    InvalidArgumentError,
+    InvalidMessageError,
+    NotAStoreError,
+    StoreError,
+    TargetExistsError,
+)
+from rmq_store.files.durable_files import sync_path
+from rmq_store.files.journal import JournalError, as_access_error, has_content
+from rmq_store.files.parallel import one_ahead
+from rmq_store.format.byte_layout import OF_A_ROOT
 from rmq_store.heap_settings import settle_worker
+from rmq_store.markers import StoreLock, refuse_locked
+from rmq_store.recovery.strict_recovery import refuse_abort
+from rmq_store.writing.store_writer import StoreWriter
 from spark_source.spark_types import plain_errors
-from spark_source.writing.commit import StoreWrite, commit, is_write_needed
-from spark_source.writing.rows_to_append import check_columns, staged_batches
-from spark_source.writing.staging import Part
-from spark_source.writing.target import StreamBatch, WriteOptions, parse_write_options
+from spark_source.writing.rows_to_append import (
+    QueuesInTurn,
+    append_staged,
+    check_columns,
+    staged_batches,
+)
+from spark_source.writing.staging import Part, Staging, remove_abandoned
+from spark_source.writing.target import (
+    APPEND,
+    APPENDING,
+    ERROR,
+    IGNORE,
+    REPLACING,
+    Begun,
+    StreamBatch,
+    WriteJournal,
+    WriteOptions,
+    end_of_log,
+    finish_or_undo,
+    parse_write_options,
+)
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# File systems and systems without an exchange answer so.
+_NOT_HERE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+# A rename onto a folder with content, and onto a file.
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+
+
+def put_in_place(new: Path, target: Path) -> None:
+    """Put the folder `new` at `target`, which is missing or an empty folder.
+
+    Raises TargetExistsError, and changes nothing, if anything else is there.
+    """
+    with as_access_error(target):
+        try:
+            new.rename(target)  # replaces an empty folder, and never one with content
+        except OSError as error:
+            if error.errno not in _OCCUPIED:
+                raise
+            raise TargetExistsError(
+                target,
+                reason="the target appeared meanwhile",
+                expected="a folder that does not exist or is empty, as when the write began",
+                advice="The target is as it was, and nothing was written. Run the write again",
+            ) from error
+    sync_path(target.parent)
+    sync_path(new.parent)
+
+
+def exchange_folders(new: Path, target: Path, aside: Path) -> None:
+    """Put the folder `new` at `target`. The folder that was at `target` is then at `new` or `aside`.
+
+    At every moment `target` is the old folder or the new one. Where the file system cannot exchange
+    two folders (NFS), `target` is missing for a moment, and the old folder is at `aside`.
+    """
+    with as_access_error(target):
+        if not _exchanged(new, target):
+            target.rename(aside)
+            new.rename(target)
+    sync_path(target.parent)
+    sync_path(aside.parent)
+
+
+def _exchanged(new: Path, target: Path) -> bool:
+    """Exchange two folders with renameat2; False where that does not exist."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    paths = os.fsencode(new), os.fsencode(target)
+    if call(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_HERE:
+        return False
+    raise OSError(number, os.strerror(number), str(target))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWrite:
+    """One write into a store. Plain data, so that executors can use it."""
+
+    write_id: str
+    options: WriteOptions
+    overwrite: bool = False
+
+    @property
+    def staging(self) -> Staging:
+        """The folder of the rows that tasks prepare."""
+        return Staging(self.options.path, self.write_id)
+
+
+def is_write_needed(write: StoreWrite) -> bool:
+    """Whether the write has anything to do: False for ifExists=ignore and a target that exists.
+
+    Raises the error of a target that cannot be written to: NotAStoreError for a folder with other
+    files, TargetExistsError for ifExists=error, StoreLockedError while a broker runs on it.
+    """
+    path = write.options.path
+    if write.overwrite and write.options.if_exists != APPEND:
+        raise InvalidArgumentError(
+            path,
+            reason=f"the option ifExists is {write.options.if_exists!r}, and the mode is 'overwrite'",
+            advice="Nothing was written. ifExists is for mode('append'); leave it out to replace the "
+            "store",
+        )
+    if not has_content(path):
+        return True
+    if write.options.if_exists == IGNORE:
+        return False
+    if write.options.if_exists == ERROR:
+        raise TargetExistsError(
+            path,
+            reason="the target exists, and the option ifExists is 'error'",
+            advice="Nothing was written. Name a new folder, or leave the option out to append",
+        )
+    root = require_store(path, write.options.config_of_target())
+    if write.overwrite:
+        _refuse_other_files(root, write.options.config_of_target())
+    refuse_locked(root)
+    return True
+
+
+def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None = None) -> bool:
+    """Make the rows of all parts messages of the target, and remove their files.
+
+    With `stream` that batch is written once, whatever was killed before. Returns False if it was
+    done already. Raises StoreError; the target is then as it was.
+    """
+    staging = write.staging
+    with WriteJournal(write.options.path) as journal:
+        staging.begin(commit=True)
+        finish_or_undo(journal, write.options)
+        of = None if stream is None else f"{stream.query}-"
+        remove_abandoned(write.options.path, but=staging.path.name, of=of)
+        done = None if stream is None else journal.done_of(stream.query)
+        again = stream is not None and done is not None and stream.batch <= done.batch
+        if not again and is_write_needed(write) and _has_work(write, parts, stream):
+            if done is not None and not write.overwrite:
+                _refuse_shorter(write.options, done.end)
+            turns = QueuesInTurn(write.options.queues)
+            # A thread reads and checks them.
+            with closing(one_ahead(map(turns.fill, staging.take(parts)))) as rows:
+                if write.overwrite or not has_content(write.options.path):
+                    _replace(journal, write, rows, stream)
+                else:
+                    _append(journal, write, rows, stream)
+        staging.remove()
+    return not again
+
+
+def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None) -> bool:
+    """False for no rows: they change a store only where it is created or replaced by a batch."""
+    creates = write.overwrite or (stream is None and not has_content(write.options.path))
+    return creates or any(part.rows for part in parts)
+
+
+# --- append ---------------------------------------------------------------------------------------
+
+
+def _append(
+    journal: WriteJournal,
+    write: StoreWrite,
+    rows: Iterator[pa.RecordBatch],
+    stream: StreamBatch | None,
+) -> None:
+    options = write.options
+    config = options.config_of_target()
+    refuse_abort(require_store(options.path, config))
+    start = end_of_log(options)
+    # From here on the target may change; what fails is undone, here or by the next write.
+    begun = journal.begin(Begun(write.write_id, APPENDING, start, stream=stream))
+    done = False
+    try:
+        writer = StoreWriter.append_to(
+            options.path, config, release=options.release, recovery="refuse"
+        )
+        if writer.log_range()[1] != start:
+            writer.close()  # nothing was appended
+            raise JournalError(
+                options.path,
+                reason="another process wrote into the store while this write began",
+                expected=f"a log that ends at {start}",
+                actual=writer.log_range()[1],
+                advice="Run the write again",
+            )
+        try:
+            writer.sign(begun.mark)
+            journal.sign()
+            _append_all(writer, rows, options)
+            journal.finish(writer.log_range()[1], closed=False)
+        except BaseException:
+            writer.abandon()
+            raise
+        done = True
+        writer.close(sync=options.flush)
+        journal.clear_begun()
+    except Exception as error:
+        if not _settled(journal, options, done):
+            raise
+        LOG.warning(
+            "%s: the rows are written; what came after that failed: %s", options.path, error
+        )
+
+
+def _settled(journal: WriteJournal, options: WriteOptions, done: bool) -> bool:
+    """Settle a write that failed. Returns whether its rows are in the target all the same.
+
+    `done`: the journal has the write as done, so an error would make its user write the rows again.
+    """
+    try:
+        return finish_or_undo(journal, options) or done
+    except Exception as error:
+        if not done:
+            raise
+        LOG.warning("%s: the next write, or a recovery, closes the store: %s", options.path, error)
+        return True
+
+
+def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], options: WriteOptions) -> None:
+    with store.watching_times(options.path) if options.keep_timestamps else nullcontext():
+        for batch in rows:
+            append_staged(store, batch)
+    if options.flush:
+        store.flush()
+    else:
+        store.dispatch()
+
+
+def _refuse_shorter(options: WriteOptions, end: int) -> None:
+    """Raise JournalError if the target has lost what a query has written into it."""
+    actual = end_of_log(options)
+    if actual < end:
+        raise JournalError(
+            options.path,
+            reason="the store has lost messages that this query has written",
+            expected=f"a log that ends at {end} or later",
+            actual=actual,
+            advice="Restore the store, or write into a new one with a new checkpoint",
+        )
+
+
+# --- new store ------------------------------------------------------------------------------------
+
+
+def _replace(
+    journal: WriteJournal,
+    write: StoreWrite,
+    rows: Iterator[pa.RecordBatch],
+    stream: StreamBatch | None,
+) -> None:
+    """Build a store with the rows, and put it in the place of the target."""
+    options, target = write.options, Path(write.options.path)
+    new, aside = write.staging.new_store, write.staging.old_store
+    begun = Begun(write.write_id, REPLACING, stream=stream)
+    writer = StoreWriter.create(new, options.config, release=options.release)
+    try:
+        _append_all(writer, rows, options)
+        end = writer.log_range()[1]
+        writer.sign(begun.mark)
+    except BaseException:
+        writer.abandon()
+        raise
+    writer.close(sync=options.flush)
+    journal.begin(begun)
+    try:
+        if write.overwrite and has_content(options.path):
+            _exchange_locked(new, options, aside)
+        else:
+            put_in_place(new, target)
+    except BaseException as error:
+        if not finish_or_undo(journal, options) or not isinstance(error, Exception):
+            raise
+        LOG.warning("%s: the store is replaced; what came after failed: %s", target, error)
+    else:
+        journal.finish(end, closed=True, replaced=True)
+
+
+def _exchange_locked(new: Path, options: WriteOptions, aside: Path) -> None:
+    """Exchange the stores. Raises NotAStoreError if files of others appeared in the target while
+    the new store was built."""
+    target = require_store(options.path, options.config_of_target())
+    # A broker must not run on the store that is replaced. The lock also replaces the mark of an
+    # earlier write in that store, so that only the new store has one.
+    with StoreLock(target):
+        _refuse_other_files(target, options.config_of_target())
+        exchange_folders(new, target, aside)
+
+
+def _refuse_other_files(root: Path, config: StoreConfig) -> None:
+    """Raise NotAStoreError if replacing the store would delete what is not a store's."""
+    folders = commitlog_folders(root, config)
+    for folder in folders:
+        if Path(os.path.realpath(root)) not in Path(os.path.realpath(folder)).parents:
+            raise NotAStoreError(
+                root,
+                reason="the log of this store lies outside of its folder, so it cannot be replaced",
+                actual=folder,
+                advice="Nothing was written. Name a new folder",
+            )
+    expected = OF_A_ROOT | {folder.name for folder in folders}
+    other = sorted(path.name for path in root.iterdir() if path.name not in expected)
+    if other:
+        raise NotAStoreError(
+            root,
+            reason=f"the folder holds {other[0]!r}, which is not of a store, and overwrite would "
+            "delete it",
+            advice="Nothing was written. Name a new folder, or move what is not of the store away",
+        )
+
 
 _NAMING = ("topic", "queueId", "keys", "uniqKey")
 """Columns that name a row in an error."""

@@ -24,11 +24,10 @@ from rmq_store.errors import (
     UnsafeNameError,
 )
 from rmq_store.files.journal import JournalError
-from spark_source.writing import commit as committing
-from spark_source.writing import commit as exchanging
-from spark_source.writing.commit import StoreWrite, commit, is_write_needed
+from spark_source.writing import writers
 from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
 from spark_source.writing.target import StreamBatch
+from spark_source.writing.writers import StoreWrite, commit, is_write_needed
 from tests.support.golden import CLEAN, Golden
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
@@ -127,7 +126,7 @@ def test_overwrite_replaces_the_store(
     exchanges: bool, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanges:  # as on NFS
-        monkeypatch.setattr(exchanging, "_exchanged", lambda new, target: False)
+        monkeypatch.setattr(writers, "_exchanged", lambda new, target: False)
     write_rows(target, 0, 40)
     write_rows(target, 100, 20, overwrite=True)
     assert numbers_in(target) == list(range(100, 120))
@@ -164,7 +163,7 @@ def test_overwrite_leaves_the_old_store_until_the_new_one_is_whole(
         seen.append(numbers_in(target))
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(committing, "_append_all", failing)
+    monkeypatch.setattr(writers, "_append_all", failing)
     write, parts = prepared(target, 50, 10, overwrite=True)
     with pytest.raises(OSError, match="No space"):
         commit(write, parts)
@@ -236,13 +235,13 @@ def test_every_clean_store_of_a_broker_is_appended_to(
 
 def while_it_builds(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
     """Have `other` happen when a write has appended its rows."""
-    append_all = committing._append_all
+    append_all = writers._append_all
 
     def with_other(*args: Any) -> None:
         append_all(*args)
         other()
 
-    monkeypatch.setattr(committing, "_append_all", with_other)
+    monkeypatch.setattr(writers, "_append_all", with_other)
 
 
 @pytest.mark.parametrize("what", ["a store", "a folder", "a file"])
@@ -376,7 +375,7 @@ def test_the_next_write_removes_what_killed_writes_left_and_no_more(
     write, staged_parts = prepared(target, 0, 10)
 
     def killed() -> None:
-        pytest.MonkeyPatch().setattr(committing, "_replace", die)
+        pytest.MonkeyPatch().setattr(writers, "_replace", die)
         commit(write, staged_parts)
 
     kill_in(killed)

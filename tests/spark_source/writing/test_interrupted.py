@@ -16,12 +16,11 @@ from rmq_store.errors import AccessError, StoreLockedError, UncleanStoreError
 from rmq_store.files.journal import JournalError
 from rmq_store.markers import StoreLock
 from rmq_store.writing.store_writer import StoreWriter
-from spark_source.writing import commit as committing
-from spark_source.writing import commit as exchanging
 from spark_source.writing import target as undoing
-from spark_source.writing.commit import StoreWrite, commit, is_write_needed
+from spark_source.writing import writers
 from spark_source.writing.staging import folder_beside
 from spark_source.writing.target import Begun, StreamBatch, WriteJournal
+from spark_source.writing.writers import StoreWrite, commit, is_write_needed
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
 from tests.support.writing.writes import (
@@ -129,7 +128,7 @@ def test_a_killed_replacement_is_recognised_on_another_disk(
         if placed:
             WriteJournal.finish = die  # type: ignore[method-assign]
         else:
-            pytest.MonkeyPatch().setattr(committing, "put_in_place", die)
+            pytest.MonkeyPatch().setattr(writers, "put_in_place", die)
         commit(write, parts, StreamBatch("q", 0))
 
     kill_in(killed)
@@ -151,7 +150,7 @@ def test_the_old_store_is_not_lost_between_the_two_steps_without_an_exchange(tar
             target.rename(aside)
             os._exit(9)
 
-        pytest.MonkeyPatch().setattr(committing, "exchange_folders", between)
+        pytest.MonkeyPatch().setattr(writers, "exchange_folders", between)
         commit(write, parts)
 
     kill_in(killed)
@@ -229,7 +228,7 @@ def test_a_replacement_that_is_done_does_not_fail_afterwards(
         raise AccessError(folder, reason="flushing: Input/output error")
 
     with monkeypatch.context() as patch:  # settling flushes the folder again
-        patch.setattr(exchanging, "sync_path", failing)
+        patch.setattr(writers, "sync_path", failing)
         write_rows(target, 0, 20)
     assert numbers_in(target) == list(range(20))
     assert left_beside(target) == []

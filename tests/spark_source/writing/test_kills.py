@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from spark_source.writing.commit import commit
 from spark_source.writing.staging import folder_beside
 from spark_source.writing.target import StreamBatch
+from spark_source.writing.writers import commit
 from tests.support.golden import verified
 from tests.support.running.campaigns import count, seed_of
 from tests.support.running.killing import calls_of

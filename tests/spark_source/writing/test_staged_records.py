@@ -12,8 +12,8 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from spark_source.writing import rows_to_append
-from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.staging import StagingError
+from spark_source.writing.writers import StoreWrite, commit
 from tests.support.stores import SMALL
 from tests.support.writing.writes import numbers_in, options, prepared, staged, write_rows
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
-from spark_source.writing.commit import StoreWrite, commit
 from spark_source.writing.rows_to_append import staged_batches
 from spark_source.writing.staging import Part, folder_beside
 from spark_source.writing.target import StreamBatch, WriteOptions
+from spark_source.writing.writers import StoreWrite, commit
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL, contents, one_message
 
