@@ -15,7 +15,7 @@ from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers import was_closed
 from rmq_store.questions.answer_by_shares import OnProgress, OpenedStore, ask, processes_for
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.report import consumer_groups, space, undelivered
+from rmq_store.report import consumers, space
 from rmq_store.report.report_scope import NO_BOUNDS, Inquiry, NamedStore, ReadLimits, missing
 from rmq_store.report.section import (
     Cell,
@@ -195,12 +195,12 @@ _SECTIONS = (
     _Asked("damage", "Damage", damage, ("verify",)),
     _Asked("space", "What fills the log", space.space, ("usage",)),
     _Asked("rate", "When messages were stored", space.rate, ("usage", "--by", "day")),
-    _Asked("lag", "Consumer groups", consumer_groups.lag, ("lag",)),
-    _Asked("retention", "What retention takes", consumer_groups.retention, ("retention",)),
-    _Asked("scheduled", "Scheduled messages", undelivered.scheduled, ("verify",)),
-    _Asked("transactions", "Transactions", undelivered.transactions, ("verify",)),
-    _Asked("dead-letters", "Dead letters", undelivered.dead_letters, ("verify",)),
-    _Asked("retries", "Retries", undelivered.retries, ("verify",)),
+    _Asked("lag", "Consumer groups", consumers.lag, ("lag",)),
+    _Asked("retention", "What retention takes", consumers.retention, ("retention",)),
+    _Asked("scheduled", "Scheduled messages", consumers.scheduled, ("verify",)),
+    _Asked("transactions", "Transactions", consumers.transactions, ("verify",)),
+    _Asked("dead-letters", "Dead letters", consumers.dead_letters, ("verify",)),
+    _Asked("retries", "Retries", consumers.retries, ("verify",)),
     _Asked("largest", "The largest messages", space.largest, ("usage",)),
 )
 SECTIONS = {one.anchor: one.title for one in _SECTIONS}
