@@ -21,8 +21,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printabl
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.query import OnDamage, leave_out
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.report.report_scope import Inquiry, NamedStore, ReadLimits
-from rmq_store.report.section import Cell, Grid, Remark, Section
+from rmq_store.report.section import Cell, Grid, Inquiry, NamedStore, ReadLimits, Remark, Section
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.text.bodies import readable_bodies
 from rmq_store.text.lines import plain_text, printable_columns

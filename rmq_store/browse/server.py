@@ -25,8 +25,7 @@ from rmq_store.browse.pages import FORMS, PAGES
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.page import drawn_plots, templates
-from rmq_store.report.report_scope import NamedStore
-from rmq_store.report.section import LeftOutSection, Section
+from rmq_store.report.section import LeftOutSection, NamedStore, Section
 from rmq_store.text.times import shown_time
 
 MENU = (

@@ -31,11 +31,11 @@ from rmq_store.questions.dead_letters import dead_letters as dead_letters_in
 from rmq_store.questions.dead_letters import dead_ranges
 from rmq_store.questions.lag_summary import LagAnswer, lag_of
 from rmq_store.report.plots import COLOURS, draw_bars, named
-from rmq_store.report.report_scope import Inquiry
 from rmq_store.report.section import (
     Cell,
     Command,
     Grid,
+    Inquiry,
     LeftOutSection,
     Plot,
     Remark,

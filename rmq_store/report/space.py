@@ -11,10 +11,11 @@ import numpy as np
 from rmq_store.questions.usage import message_rate
 from rmq_store.report import plots
 from rmq_store.report.plots import bytes_label, draw_bars, in_bytes, named
-from rmq_store.report.report_scope import LARGEST, Inquiry
 from rmq_store.report.section import (
+    LARGEST,
     Cell,
     Grid,
+    Inquiry,
     Plot,
     Remark,
     Section,

@@ -16,14 +16,18 @@ from rmq_store.markers import was_closed
 from rmq_store.questions.answer_by_shares import OnProgress, OpenedStore, ask, processes_for
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report import consumers, space
-from rmq_store.report.report_scope import NO_BOUNDS, Inquiry, NamedStore, ReadLimits, missing
 from rmq_store.report.section import (
+    NO_BOUNDS,
     Cell,
     Grid,
+    Inquiry,
+    NamedStore,
+    ReadLimits,
     Remark,
     Report,
     Section,
     listing,
+    missing,
     not_listed,
     text,
     worst_first,

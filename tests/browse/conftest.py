@@ -17,7 +17,7 @@ from bs4 import BeautifulSoup, Tag
 
 from rmq_store.browse.page import address
 from rmq_store.browse.server import HOST, Dashboard, listening_on, server_of
-from rmq_store.report.report_scope import NamedStore
+from rmq_store.report.section import NamedStore
 from rmq_store.store import MessageStore
 from tests.support.golden import GoldenStore
 

@@ -21,7 +21,7 @@ INSIDE = """
 *: rmqstore_jobs.export rmqstore_jobs.dlq rmqstore_jobs.running rmq_store.files.journal: jobs as scripts
 admin: rmq_store.arrow.encoding rmq_store.system_topics: strings and rows that a new store has to have
 arrow: rmq_store.arrow rmq_store.commitlog rmq_store.consumequeue rmq_store.loops: fast against readable
-browse: rmq_store.browse rmq_store.report.report_scope rmq_store.search: a server here
+browse: rmq_store.browse rmq_store.report.section rmq_store.search: a server here
 cli: rmq_store.cli rmq_store.text rmq_store.questions: words, widths and forms of the shell
 config: rmq_store.admin.reset_offsets: writers and readers of configuration
 dataset: rmq_store.commitlog.log: how many bytes tell a store

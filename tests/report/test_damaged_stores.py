@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.report.page import html_of
-from rmq_store.report.report_scope import Inquiry, ReadLimits
-from rmq_store.report.section import Section
+from rmq_store.report.section import Inquiry, ReadLimits, Section
 from rmq_store.report.store_report import _SECTIONS, store_report
 from tests.config.test_lock_state import another_process_holding
 from tests.report.conftest import MakePage

@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 from rmq_store.errors import printable
 from rmq_store.report.page import svg_of
 from rmq_store.report.plots import draw_bars, named
-from rmq_store.report.report_scope import shell_word
-from rmq_store.report.section import Plot
+from rmq_store.report.section import Plot, shell_word
 from tests.report.conftest import Page, page_of
 from tests.support.damage import RAW, hostile_store
 

@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.questions.lag_summary import lag_of
-from rmq_store.report.report_scope import ReadLimits
+from rmq_store.report.section import ReadLimits
 from rmq_store.report.store_report import store_report
 from rmq_store.text.times import shown_time
 from rmq_store.verify import Finding, Severity, verify

@@ -46,7 +46,7 @@ def browse(
     """
     require_extra("browse")
     from rmq_store.browse.server import HOST, Dashboard, listening_on, serve
-    from rmq_store.report.report_scope import NamedStore
+    from rmq_store.report.section import NamedStore
 
     named = NamedStore.of(at.store, at.broker_conf, at.broker_name)
     with listening_on(port) as listening:
