@@ -7,7 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 from rmq_store.cli import options
-from rmq_store.cli.options import Declared, RareOption, flag, option, rare_flag, rare_option
+from rmq_store.cli.options import (
+    DeclaredOption,
+    OptionOfHelpAll,
+    flag,
+    option,
+    rare_flag,
+    rare_option,
+)
 from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmq_store.scan.parse_options import parse_options
@@ -65,7 +72,7 @@ def check_store(spec: ReplaySpec) -> None:
         pinned_scan(parse_options(source_options(with_fixed_times(spec))))
 
 
-OPTIONS: Mapping[str, Declared] = {
+OPTIONS: Mapping[str, DeclaredOption] = {
     "to_store": option(
         "--to", metavar="DIR", help="Target store; created unless --append is given."
     ),
@@ -82,12 +89,12 @@ OPTIONS: Mapping[str, Declared] = {
     "by_index": rare_flag(
         "--by-index", help="Find keys with the index instead of reading the whole selection."
     ),
-    "include_system_topics": options.SYSTEM.but(RareOption),
+    "include_system_topics": options.SYSTEM.but(OptionOfHelpAll),
     "broker_name": options.BROKER_NAME.but(
-        RareOption, help="The source's name in the origin properties."
+        OptionOfHelpAll, help="The source's name in the origin properties."
     ),
     "broker_conf": options.BROKER_CONF.but(
-        RareOption, help="The broker's configuration file of the source."
+        OptionOfHelpAll, help="The broker's configuration file of the source."
     ),
     "topic_map": rare_option("--map-topic", metavar="OLD=NEW", multiple=True, help="Repeatable."),
     "queue_map": rare_option(
@@ -105,7 +112,7 @@ OPTIONS: Mapping[str, Declared] = {
         metavar="FILE",
         help="Configuration file of the target broker, for file sizes.",
     ),
-    "release": options.RELEASE.but(RareOption),
+    "release": options.RELEASE.but(OptionOfHelpAll),
     "failed": option(
         "--failed", metavar="DIR", help="Folder for refused messages and reasons, as Parquet."
     ),

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import next_start
+from rmq_store.commitlog.walk import next_record_or_gap
 from rmq_store.errors import InvalidArgumentError, StoreError, from_os_error
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueSlice
@@ -312,5 +312,5 @@ def time_before(log: CommitLog, offset: int) -> int | None:
     segment = log.chain.segment_at(offset - 1)
     if segment is None:
         return None
-    _, start = next_start(log, segment, offset - 1)
+    _, start = next_record_or_gap(log, segment, offset - 1)
     return None if start is None else log.store_time_at(start)

@@ -13,18 +13,18 @@ from typing import Any
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
+    config_table,
     decode_consumer_offsets,
-    offsets_of,
-    table_in,
+    offset_by_queue_id,
 )
 from rmq_store.config.json_files import (
     ConfigFile,
     Decode,
     T,
-    as_it_is,
-    is_there,
+    exists_or_is_link,
     read_config,
     to_fastjson,
+    undecoded,
 )
 from rmq_store.config.rocksdb import GROUPS_FILE, names_in_databases
 from rmq_store.config.topics_json import (
@@ -65,7 +65,7 @@ def copy_config(source: Path, root: Path) -> None:
     the target would start with other topics and without the groups' offsets.
     """
     origin = source / CONFIG_DIR
-    if not is_there(origin):
+    if not exists_or_is_link(origin):
         return
 
     def refused(error: OSError) -> None:
@@ -86,7 +86,7 @@ def copy_config(source: Path, root: Path) -> None:
                 refused(error)
     for name in names_in_databases(source):
         try:
-            file = read_config(source, name, as_it_is)
+            file = read_config(source, name, undecoded)
             if file is not None:
                 write_config(root, name, file.path, dict(file.content))
         except CorruptConfigError as error:
@@ -98,7 +98,7 @@ def write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -
     for table in ("offsetTable", "pullOffsetTable"):  # a broker writes their numbers without quotes
         if table in content:
             rows = content[table].items()
-            content[table] = {key: offsets_of(source, queues) for key, queues in rows}
+            content[table] = {key: offset_by_queue_id(source, queues) for key, queues in rows}
     (root / CONFIG_DIR / name).write_text(to_fastjson(content), "utf-8")
 
 
@@ -188,7 +188,7 @@ class CarriedConfig:
             content["topicConfigTable"] = table
             write_config(root, TOPICS_FILE, self._topics.path, content)
         for name in _WITHOUT_OFFSETS:
-            file = self._read(name, as_it_is)
+            file = self._read(name, undecoded)
             if file is not None:
                 write_config(root, name, file.path, dict(file.content))
 
@@ -196,7 +196,7 @@ class CarriedConfig:
         """Write the groups' offsets: `topic@group` -> queueId -> offset."""
         for file in self._offsets:
             name = file.path.name.removesuffix(".bak")
-            own = table_in(file.path, file.content, "offsetTable").keys()
+            own = config_table(file.path, file.content, "offsetTable").keys()
             table = {key: queues for key, queues in offsets.items() if key in own}
             kept = ("dataVersion", "groupTopicMap")
             content = {key: file.content[key] for key in kept if key in file.content}
@@ -210,7 +210,7 @@ def _uncompacted(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "attributes": attributes}
 
 
-def write_delay_offsets(root: Path, queue_ids: Iterable[int]) -> None:
+def write_zero_delay_offsets(root: Path, queue_ids: Iterable[int]) -> None:
     """Write that nothing of these queues of delay levels was delivered."""
     table = {queue_id + 1: 0 for queue_id in queue_ids}
     (root / CONFIG_DIR / DELAY_FILE).write_text(to_fastjson({"offsetTable": table}), "utf-8")

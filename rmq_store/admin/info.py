@@ -136,7 +136,7 @@ def _closed(info: StoreInfo) -> str:
     return "not yet: a broker or a writer has it open" if info.lockHeld else "not cleanly (abort)"
 
 
-def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
+def summary_of(info: StoreInfo) -> list[tuple[str, str]]:
     """The summary as names and sentences, times in UTC."""
     return [
         ("store", info.path),
@@ -170,7 +170,7 @@ def facts_of(info: StoreInfo) -> list[tuple[str, str]]:
 def html_of_store(store: StoreReader) -> str:
     """What `rmqstore info` says of a store now, as an HTML table; of one that cannot be read, its error."""
     try:
-        facts = facts_of(info_of(store))
+        facts = summary_of(info_of(store))
     except StoreError as error:
         facts = [("store", repr(store)), ("error", str(error))]
     rows = (f"<tr><th>{_safe(name)}</th><td>{_safe(value)}</td></tr>" for name, value in facts)

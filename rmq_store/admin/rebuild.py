@@ -27,14 +27,14 @@ from rmq_store.admin.carried_files import TopicKinds, copy_config, copy_state, w
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import stored_topics
 from rmq_store.arrow.property_columns import buffers, slices
-from rmq_store.commitlog.headers import Headers, record_crc_rows
+from rmq_store.commitlog.headers import Headers, rows_with_record_crc
 from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_misnamed
-from rmq_store.commitlog.walk import Extent, Progress, SoundRun, walk
+from rmq_store.commitlog.walk import Progress, RecordOrGap, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.json_files import as_it_is, read_config
+from rmq_store.config.json_files import read_config, undecoded
 from rmq_store.config.locate import require_apart
-from rmq_store.config.rocksdb import KEPT_NAMES, counter_of, names_in_databases
-from rmq_store.config.topics_json import TOPICS_FILE, topics_to_extend
+from rmq_store.config.rocksdb import KEPT_NAMES, data_version_counter, names_in_databases
+from rmq_store.config.topics_json import TOPICS_FILE, topic_configs_to_change
 from rmq_store.consumequeue.queue_database import require_writer
 from rmq_store.consumequeue.queue_folders import EntriesBeyondLogCopy
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
@@ -139,7 +139,7 @@ class RebuildReport:
         }
 
 
-def work_of(store: StoreReader) -> int:
+def bytes_to_rebuild(store: StoreReader) -> int:
     """The approximate total of bytes that `progress` receives."""
     start, end = store.log_range()
     return 3 * (end - start)
@@ -195,7 +195,7 @@ def rebuild(
             EntriesBeyondLogCopy(store.path, store.config, store.log),
         )
         if TOPICS_FILE not in names_in_databases(store.path):
-            topics_to_extend(store.path)  # refuses one that nobody could extend
+            topic_configs_to_change(store.path)  # refuses one that nobody could extend
         resumed, source_end = _begin(root, state), None
         with StoreLock(root), OsErrorsOf(root, "creating the target"):
             if store.log.has_dledger_files:  # its offsets are others than those of the target
@@ -290,8 +290,8 @@ def _count_versions(root: Path) -> None:
     """Give the JSON files of the configuration a dataVersion that a broker with RocksDB takes in: its own
     new databases have the counter 0 (RocksDBConsumerOffsetManager#merge and the like)."""
     for name in KEPT_NAMES:
-        file = read_config(root, name, as_it_is)
-        if file is not None and counter_of(file.content) < 1:
+        file = read_config(root, name, undecoded)
+        if file is not None and data_version_counter(file.content) < 1:
             before = file.content.get("dataVersion")
             version = {"stateVersion": 0, "timestamp": time.time_ns() // 1_000_000}
             version |= before if isinstance(before, dict) else {}
@@ -411,7 +411,7 @@ class _PlainLog:
         self._halves: dict[int, int] = {}  # old and new places of half messages
         self.newest = 0
 
-    def take(self, piece: SoundRun | Extent) -> None:
+    def take(self, piece: SoundRun | RecordOrGap) -> None:
         """Write the next piece of the source."""
         if isinstance(piece, SoundRun):
             self._write_records(piece.headers)
@@ -436,7 +436,7 @@ class _PlainLog:
         raw: Bytes = buffers(copied)[1][: int(headers.total.sum())].copy()
         set_fields(raw, at, "physical_offset", at + self._appender.end)
         self._move_halves(raw, headers, at)
-        for row in record_crc_rows(headers).tolist():
+        for row in rows_with_record_crc(headers).tolist():
             start, end = int(at[row]), int(at[row] + headers.total[row])
             value = crc32(raw[start : end - CRC_ITEM_SIZE].tobytes()) & CRC_MASK
             raw[end - CRC_ITEM_SIZE : end] = np.frombuffer(crc_item(value), dtype=np.uint8)
@@ -455,7 +455,7 @@ class _PlainLog:
         wide = sum(((headers.sys_flag[named] & bit) != 0).astype(np.int64) for bit in hosts)
         set_fields(raw, at[named] + wide * V6_EXTRA, "prepared_transaction_offset", new)
 
-    def _write_damage(self, piece: Extent) -> None:
+    def _write_damage(self, piece: RecordOrGap) -> None:
         if self._appender.room <= BLANK_SIZE:
             self._appender.end_file()
         size = min(piece.stop - piece.start, _DAMAGE_KEPT, self._appender.room - BLANK_SIZE)

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmq_store.config.consumer_offsets import decode_consumer_offsets, offsets_of, table_in
+from rmq_store.config.consumer_offsets import (
+    config_table,
+    decode_consumer_offsets,
+    offset_by_queue_id,
+)
 from rmq_store.config.dledger import refuse_members_offsets
 from rmq_store.config.json_files import (
-    is_there,
+    exists_or_is_link,
     next_version,
     read_config,
     to_fastjson,
@@ -31,7 +35,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class OffsetReset:
     """The change of one queue. `before`: None if the group had no offset there."""
 
     group: str
@@ -52,7 +56,7 @@ def plan_reset(
     topic: str | None = None,
     queue_ids: Sequence[int] | None = None,
     new_group: bool = False,
-) -> list[Reset]:
+) -> list[OffsetReset]:
     """The changes that a reset of `group` would make. Writes nothing.
 
     `to`: "earliest", "latest" or a queue offset; or `timestamp` (ms): the first message stored at
@@ -82,7 +86,7 @@ def plan_reset(
                 continue
             limits = store.min_offset(*queue), store.max_offset(*queue)
             after = _target(store, queue, to, timestamp, limits)
-            changes.append(Reset(group, name, queue.queue_id, before, after, *limits))
+            changes.append(OffsetReset(group, name, queue.queue_id, before, after, *limits))
     return changes
 
 
@@ -115,7 +119,7 @@ def _target(
     return to
 
 
-def apply_reset(store: StoreReader, changes: Sequence[Reset]) -> str:
+def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
     """Write the changes under the store's lock. Returns the path of the written file.
 
     Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
@@ -129,8 +133,8 @@ def apply_reset(store: StoreReader, changes: Sequence[Reset]) -> str:
         before = read_config(store.path, name, decode_consumer_offsets)
         path, value = store.path / CONFIG_DIR / name, {} if before is None else before.content
         table = {
-            key: offsets_of(path, queues)
-            for key, queues in table_in(path, value, "offsetTable").items()
+            key: offset_by_queue_id(path, queues)
+            for key, queues in config_table(path, value, "offsetTable").items()
         }
         for change in changes:
             queues = table.setdefault(f"{change.topic}@{change.group}", {})
@@ -147,6 +151,6 @@ def _file_to_write(store: StoreReader) -> str:
     """The first file that is there; one whose .bak alone is there counts."""
     for ending in ("", ".bak"):
         for name in FILES:
-            if is_there(store.path / CONFIG_DIR / f"{name}{ending}"):
+            if exists_or_is_link(store.path / CONFIG_DIR / f"{name}{ending}"):
                 return name
     return FILES[1]

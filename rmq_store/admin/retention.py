@@ -39,7 +39,7 @@ LAST_FILE = "last file"
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredFile:
     """A file to delete, and why."""
 
     path: str
@@ -48,7 +48,7 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
-class Risk:
+class GroupAtRisk:
     """A consumer group that would lose `messages` unconsumed messages of a queue."""
 
     group: str
@@ -72,10 +72,10 @@ class RetentionPlan:
     disk_used_percent: float
     log_start: int
     log_start_after: int
-    log: tuple[Expired, ...]
-    queues: tuple[Expired, ...]
-    index: tuple[Expired, ...]
-    risks: tuple[Risk, ...]
+    log: tuple[ExpiredFile, ...]
+    queues: tuple[ExpiredFile, ...]
+    index: tuple[ExpiredFile, ...]
+    risks: tuple[GroupAtRisk, ...]
     unfinished: tuple[Unfinished, ...]
     config: StoreConfig = field(repr=False)  # of the store; says where its log is
 
@@ -120,7 +120,7 @@ def plan_retention(
         trigger = "time"
     elif used > rules.due_above:
         trigger = "disk"
-    log: list[Expired] = []
+    log: list[ExpiredFile] = []
     if keep_from is not None:
         log = list(_before(store, keep_from))
     elif trigger is not None:
@@ -162,7 +162,7 @@ class OldestFile:
     goes_at: int | None
 
 
-def why_kept(
+def why_oldest_file_is_kept(
     store: StoreReader,
     policy: RetentionPolicy | None = None,
     *,
@@ -218,17 +218,17 @@ def _used_percent(store: StoreReader) -> float:
 
 def _too_old(
     store: StoreReader, policy: RetentionPolicy, now: int, forced: bool
-) -> Iterator[Expired]:
+) -> Iterator[ExpiredFile]:
     """Files from the start of the log, as long as they are old enough, without the last one."""
     for segment in store.log.chain.segments[:-1]:
         hours = (now - _modified(segment)) / _HOUR_MS
         if not forced and hours < policy.fileReservedTime:
             return
         why = "the disk is full" if forced else f"last written {hours:.0f} hours ago"
-        yield Expired(segment.path, segment.size, why)
+        yield ExpiredFile(segment.path, segment.size, why)
 
 
-def _before(store: StoreReader, keep_from: int) -> Iterator[Expired]:
+def _before(store: StoreReader, keep_from: int) -> Iterator[ExpiredFile]:
     """Files from the start of the log whose next file starts with an older message."""
     for segment, following in pairwise(store.log.chain.segments):
         try:
@@ -237,7 +237,7 @@ def _before(store: StoreReader, keep_from: int) -> Iterator[Expired]:
             return
         if first >= keep_from:
             return
-        yield Expired(segment.path, segment.size, "all its messages are older")
+        yield ExpiredFile(segment.path, segment.size, "all its messages are older")
 
 
 def _modified(segment: SegmentFile) -> int:
@@ -245,24 +245,26 @@ def _modified(segment: SegmentFile) -> int:
         return os.stat(segment.path).st_mtime_ns // 1_000_000
 
 
-def _expired_queue_files(store: StoreReader, log_start: int) -> Iterator[Expired]:
+def _expired_queue_files(store: StoreReader, log_start: int) -> Iterator[ExpiredFile]:
     for queue in store.queues():
         files = store.view.files(queue)
         for segment in files.chain.segments[:-1]:
             stop = files.chain.segment_end(segment) // files.dtype.itemsize
             if files.unit(stop - 1)[0] >= log_start:
                 break
-            yield Expired(segment.path, segment.size, "its last entry leads before the log")
+            yield ExpiredFile(segment.path, segment.size, "its last entry leads before the log")
 
 
-def _expired_index_files(store: StoreReader, log_start: int) -> Iterator[Expired]:
+def _expired_index_files(store: StoreReader, log_start: int) -> Iterator[ExpiredFile]:
     for file in open_index_files(store.path, store.config)[:-1]:
         if file.header.end_log_offset >= log_start:
             return
-        yield Expired(file.path, os.path.getsize(file.path), "its last item leads before the log")
+        yield ExpiredFile(
+            file.path, os.path.getsize(file.path), "its last item leads before the log"
+        )
 
 
-def _risks(store: StoreReader, log_start: int) -> Iterator[Risk]:
+def _risks(store: StoreReader, log_start: int) -> Iterator[GroupAtRisk]:
     states = store.snapshot().queues
     for group, topics in sorted(store.consumer_offsets().items()):
         if group == TRANSACTION_GROUP:
@@ -275,7 +277,7 @@ def _risks(store: StoreReader, log_start: int) -> Iterator[Risk]:
                 first = store.view.offset_at_log(queue, log_start)
                 lost = first - max(offset, states[queue].min_offset)
                 if lost > 0:
-                    yield Risk(group, topic, queue_id, offset, first, lost)
+                    yield GroupAtRisk(group, topic, queue_id, offset, first, lost)
 
 
 def apply_retention(plan: RetentionPlan, *, lose_unread: bool = False) -> int:
@@ -303,7 +305,7 @@ def apply_retention(plan: RetentionPlan, *, lose_unread: bool = False) -> int:
         return sum(map(_delete, (*plan.log, *plan.queues, *plan.index)))
 
 
-def _delete(one: Expired) -> int:
+def _delete(one: ExpiredFile) -> int:
     with OsErrorsOf(one.path, "deleting"):
         size = os.path.getsize(one.path)
         if size != one.size:

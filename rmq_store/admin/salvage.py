@@ -20,12 +20,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_delay_offsets
+from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_zero_delay_offsets
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
-from rmq_store.commitlog.headers import Headers, record_crc_rows
+from rmq_store.commitlog.headers import Headers, rows_with_record_crc
 from rmq_store.commitlog.log import misnamed_files
-from rmq_store.commitlog.walk import Extent, Progress, SoundRun, page_rest_end, sound_headers, walk
+from rmq_store.commitlog.walk import (
+    Progress,
+    RecordOrGap,
+    SoundRun,
+    end_of_page_rest,
+    sound_headers,
+    walk,
+)
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
@@ -334,7 +341,7 @@ _NO_LOSS = frozenset((Gap.FILLER, Gap.UNWRITTEN, Gap.STALE))
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRange:
     """A log range [start, stop) without an intact record."""
 
     start: int
@@ -356,7 +363,7 @@ class SalvageReport:
     skipped_bytes: int = 0
     no_loss_bytes: int = 0  # filler, preallocated zeros, stale tails, heads of entries
     topics: Counter[str] = field(default_factory=Counter)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRange] = field(default_factory=list)
     skipped_ranges: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> intact records not written
     misnamed: list[str] = field(default_factory=list)  # files of the log with a wrong name
@@ -465,7 +472,7 @@ class _Salvaging:
         for topic, attributes in _declared(store):
             writer.declare_topic(topic, attributes=attributes)
 
-    def take(self, piece: SoundRun | Extent) -> None:
+    def take(self, piece: SoundRun | RecordOrGap) -> None:
         """Write the records of a piece of the log, or report what it is."""
         if not isinstance(piece, SoundRun):
             _skip(self._store, piece, self._report)
@@ -477,7 +484,7 @@ class _Salvaging:
         self._report.no_loss_bytes += piece.frame * len(piece.headers)
 
     def _save(self, headers: Headers) -> None:
-        batch, place = batch_to_append(headers), headers.at + headers.base
+        batch, place = batch_of_records(headers), headers.at + headers.base
         if self._moved is None:
             parts: Iterable[AcceptedRows] = [append_accepted(self._writer, batch)]
         else:
@@ -489,7 +496,7 @@ class _Salvaging:
                 start, size, reason = int(place[row]), int(headers.total[row]), error.reason
                 refused += size
                 self._report.refused[reason] = self._report.refused.get(reason, 0) + 1
-                _add_skipped(self._report, Skipped(start, start + size, "refused", reason))
+                _add_skipped(self._report, SkippedRange(start, start + size, "refused", reason))
             self._count(batch, headers, part)
         self._report.ended_bytes += int(headers.total.sum()) - copied - refused
 
@@ -525,7 +532,7 @@ class _Salvaging:
         report.config_unread = list(dict.fromkeys((*self._config.unread, *state.unread)))
         delayed = [queue.queue_id for queue in self._writer.queues(SCHEDULE_TOPIC)]
         if delayed:
-            write_delay_offsets(self._writer.path, delayed)
+            write_zero_delay_offsets(self._writer.path, delayed)
         table: dict[str, dict[int, int]] = {}
         for group, queue, offset in self._committed:
             end, start = self._writer.max_offset(*queue), self._starts[group, queue]
@@ -563,7 +570,7 @@ def _has_record_crcs(store: StoreReader) -> bool:
     """Whether the newest file has record CRCs. If so, the target gets new ones."""
     last = store.log.last_file()
     parts = sound_headers(store.log, None if last is None else last.base, check_crc=True)
-    return any(len(record_crc_rows(headers)) > 0 for headers in parts)
+    return any(len(rows_with_record_crc(headers)) > 0 for headers in parts)
 
 
 def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
@@ -575,7 +582,7 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
     """
     has = np.full(len(headers) + 2, report.with_record_crcs)
     has[1:-1] = False
-    has[1 + record_crc_rows(headers)] = True
+    has[1 + rows_with_record_crc(headers)] = True
     bare = ~has[1:-1] & has[:-2] & has[2:]
     kept = headers.take(~bare)
     if len(kept):
@@ -583,11 +590,11 @@ def _without_bare(headers: Headers, report: SalvageReport) -> Headers:
     for row in np.flatnonzero(bare).tolist():
         start = int(headers.at[row]) + headers.base
         stop = start + int(headers.total[row])
-        _add_skipped(report, Skipped(start, stop, "damaged", "its record CRC is missing"))
+        _add_skipped(report, SkippedRange(start, stop, "damaged", "its record CRC is missing"))
     return kept
 
 
-def batch_to_append(headers: Headers) -> pa.RecordBatch:
+def batch_of_records(headers: Headers) -> pa.RecordBatch:
     """Records as a batch for `StoreWriter.append_batch`, which writes the same records at other
     positions."""
     return pa.RecordBatch.from_pydict(
@@ -608,16 +615,18 @@ def batch_to_append(headers: Headers) -> pa.RecordBatch:
     )
 
 
-def _skip(store: StoreReader, extent: Extent, report: SalvageReport) -> None:
+def _skip(store: StoreReader, extent: RecordOrGap, report: SalvageReport) -> None:
     closed = was_closed(store.path)
-    rest = closed and extent.gap is Gap.TORN and page_rest_end(store.log, extent.start) is not None
+    rest = (
+        closed and extent.gap is Gap.TORN and end_of_page_rest(store.log, extent.start) is not None
+    )
     if extent.gap is None or extent.gap in _NO_LOSS or rest:
         report.no_loss_bytes += extent.stop - extent.start
         return
-    _add_skipped(report, Skipped(extent.start, extent.stop, extent.gap.value, extent.reason))
+    _add_skipped(report, SkippedRange(extent.start, extent.stop, extent.gap.value, extent.reason))
 
 
-def _add_skipped(report: SalvageReport, skipped: Skipped) -> None:
+def _add_skipped(report: SalvageReport, skipped: SkippedRange) -> None:
     report.skipped_bytes += skipped.stop - skipped.start
     report.skipped_ranges += 1
     if len(report.skipped) < _SKIPPED_KEPT:

@@ -13,11 +13,11 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import BY_NAME, FIELDS, arrow_schema, column_names
 from rmq_store.arrow.property_columns import (
     PropertyColumns,
-    as_java_reads,
+    decoded_as_java,
     find_properties,
     number_array,
     property_columns_at,
-    room_for,
+    room_for_values,
     slices,
     slices_with_crcs,
     string_array,
@@ -111,7 +111,7 @@ def stored_properties(headers: Headers) -> pa.Array:
 
 def stored_topics(headers: Headers) -> pa.Array:
     """The topics that the records name."""
-    return as_java_reads(slices(headers.window, headers.topic_at, headers.topic_length))
+    return decoded_as_java(slices(headers.window, headers.topic_at, headers.topic_length))
 
 
 _TOPICS_IN_MIND = 1024
@@ -126,7 +126,7 @@ def numbered_topics(headers: Headers) -> tuple[list[str], Ints]:
         headers.window.data, at.data, length.data, memory.data, number.data, rows.data
     )
     rows = rows[:count]  # a topic may have several numbers, and Java reads several as one
-    names = as_java_reads(slices(headers.window, at[rows], length[rows])).to_pylist()
+    names = decoded_as_java(slices(headers.window, at[rows], length[rows])).to_pylist()
     code = {name: place for place, name in enumerate(dict.fromkeys(names))}
     codes = np.array([code[name] for name in names], dtype=np.int64)
     return [*code], codes[number]
@@ -137,7 +137,7 @@ def hosts(headers: Headers, of_store: bool) -> pa.Array:
     bit = SysFlag.STORE_HOST_V6 if of_store else SysFlag.BORN_HOST_V6
     longest = texts.LONGEST_HOST if (headers.sys_flag & bit).any() else texts.LONGEST_V4_HOST
     count = len(headers)
-    data, ends = room_for(longest * count, count)
+    data, ends = room_for_values(longest * count, count)
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
     host = headers.store_host if of_store else headers.born_host
     texts.hosts(*of, host.data, of_store, data.data, ends.data)
@@ -147,7 +147,7 @@ def hosts(headers: Headers, of_store: bool) -> pa.Array:
 def message_ids(headers: Headers) -> pa.Array:
     """offsetMsgId: store host and log offset in upper-case hex."""
     count = len(headers)
-    data, ends = room_for(texts.LONGEST_MESSAGE_ID * count, count)
+    data, ends = room_for_values(texts.LONGEST_MESSAGE_ID * count, count)
     of = (headers.window.data, headers.at.data, headers.sys_flag.data)
     places = (headers.store_host.data, headers.physical_offset.data)
     texts.message_ids(*of, *places, data.data, ends.data)
@@ -178,7 +178,7 @@ def _topics(rows: ListedEntries) -> pa.Array:
     if len(queues.topics) == 1:
         return _constant(queues.topics[0], len(rows))
     names, starts, stops = queues.topic_texts
-    data, ends = room_for(int((stops - starts)[rows.queue].sum()), len(rows))
+    data, ends = room_for_values(int((stops - starts)[rows.queue].sum()), len(rows))
     texts.gather_numbered(
         names.data, starts.data, stops.data, rows.queue.data, data.data, ends.data
     )

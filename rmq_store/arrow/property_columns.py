@@ -32,14 +32,14 @@ def slices(source: Bytes, starts: Ints, lengths: Ints, kind: pa.DataType = _BINA
     The bytes are copied, so nothing keeps `source` alive. Raises InvalidArgumentError if all slices
     together have 2 GiB or more, and IndexError for a slice outside of `source`.
     """
-    data, ends = room_for(int(lengths.sum()), len(starts))
+    data, ends = room_for_values(int(lengths.sum()), len(starts))
     texts.gather(source.data, _whole(starts).data, _whole(lengths).data, data.data, ends.data)
     return string_array(data, ends, kind)
 
 
 def slices_with_crcs(source: Bytes, starts: Ints, lengths: Ints) -> tuple[pa.Array, Ints]:
     """As `slices`, binary, and the CRC-32 of each slice, from one pass over them."""
-    data, ends = room_for(int(lengths.sum()), len(starts))
+    data, ends = room_for_values(int(lengths.sum()), len(starts))
     crcs = np.empty(len(starts), dtype=np.int64)
     of = (crc32, CRC32_IN_C, source.data, _whole(starts).data, _whole(lengths).data)
     checksums.of_copies(*of, data.data, ends.data, crcs.data)
@@ -52,7 +52,7 @@ def property_values(source: Bytes, values: Ints, first: int) -> pa.Array:
     `values`: n rows as `property_items.look` fills them; start and end stand from column `first` on.
     """
     count, width = values.shape
-    data, ends = room_for(int((values[:, first + 1] - values[:, first]).sum()), count)
+    data, ends = room_for_values(int((values[:, first + 1] - values[:, first]).sum()), count)
     known = np.empty(count, dtype=np.uint8)
     texts.gather_values(
         source.data, values.reshape(-1).data, first, width, data.data, ends.data, known.data
@@ -71,7 +71,7 @@ def values_array(data: Bytes, ends: Numbers, known: Bytes) -> pa.Array:
     )
 
 
-def room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
+def room_for_values(size: int, count: int) -> tuple[Bytes, Numbers]:
     """Memory for the bytes and the offsets of `count` values."""
     if size >= OFFSETS_END:
         raise InvalidArgumentError(
@@ -158,7 +158,7 @@ def is_utf8(strings: pa.Array) -> bool:
     return True
 
 
-def as_java_reads(strings: pa.Array) -> pa.Array:
+def decoded_as_java(strings: pa.Array) -> pa.Array:
     """A binary array as strings; replaces malformed UTF-8 as `new String(raw, UTF_8)` does."""
     found = strings.view(pa.string())
     if is_utf8(found):
@@ -178,7 +178,7 @@ def property_columns_at(raw: Bytes, at: Ints, length: Ints, *, with_map: bool) -
     columns = PropertyColumns(raw, at, length, with_map=with_map)
     if columns.is_ascii or columns.is_utf8():
         return columns
-    text = as_java_reads(slices(raw, at, length))
+    text = decoded_as_java(slices(raw, at, length))
     return decode_property_columns(text.view(_BINARY), with_map=with_map)
 
 
@@ -262,9 +262,9 @@ class PropertyColumns:
         rows, size = len(at), int(length.sum())
         seen = np.zeros(1 << (len(room.items) // 2).bit_length(), dtype=np.int64)
         most = size // _SMALLEST_ITEM + rows
-        (names, name_ends), (texts, text_ends) = (room_for(size, most) for _ in range(2))
+        (names, name_ends), (texts, text_ends) = (room_for_values(size, most) for _ in range(2))
         row_ends = np.empty(rows + 1, dtype=np.int32)
-        copies = [room_for(size, rows) for _ in LOOKED_AT]
+        copies = [room_for_values(size, rows) for _ in LOOKED_AT]
         (tags, tag_ends), (keys, key_ends), (uniq_keys, uniq_key_ends) = copies
         known = np.empty((len(LOOKED_AT), rows), dtype=np.uint8)
         self.is_ascii = not property_items.split(

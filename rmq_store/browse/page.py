@@ -233,7 +233,7 @@ def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> li
     ]
 
 
-def table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
+def arrow_table_of(rows: Iterable[Mapping[str, Any]], times: Collection[str] = ()) -> pa.Table:
     """Rows as an Arrow table; `times`: columns in ms. Texts of JSON become UTF-8."""
     table = pa.Table.from_pylist([{name: _plain(row[name]) for name in row} for row in rows])
     for name in times if len(table) else ():
@@ -283,7 +283,7 @@ def _places(store: StoreReader, windows: Sequence[QueueSlice], tags: str | None)
     return np.concatenate(columns) if columns else np.zeros(0, np.int64)
 
 
-def before(store: StoreReader, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
+def ranges_before(store: StoreReader, slices: Sequence[QueueSlice], place: int) -> list[QueueSlice]:
     """The queue ranges up to the messages at a log offset."""
     at_log = store.view.offset_at_log
     return [piece.cut(piece.start, at_log(piece.queue, place)) for piece in slices]

@@ -17,14 +17,14 @@ from rmq_store.browse.page import (
     Page,
     PageRequest,
     address,
-    before,
+    arrow_table_of,
     download,
     grid_of,
     messages_in,
     newest_slices,
+    ranges_before,
     readable_text,
     rows_section,
-    table_of,
 )
 from rmq_store.dataset.message_dataset import messages_of
 from rmq_store.errors import InvalidArgumentError, StoreError, nearest
@@ -113,7 +113,7 @@ def groups(question: PageRequest) -> Page:
     topic = question.word("topic")
     topics = [] if topic is None else [topic]
     answer = lag_of(question.store, topics=topics, read_whole=_SAMPLED)
-    rows = table_of(answer.by_group())
+    rows = arrow_table_of(answer.by_group())
     by_group = rows_section("groups", "By group and topic", rows)
     return Page("Groups", [_lag(question, answer), by_group], GROUPS_FORM)
 
@@ -207,7 +207,7 @@ def topic(question: PageRequest) -> Page:
     search = Search([name], None if queue is None else [queue], since, until)
     slices = ranges_in_store(store, search)
     if upto is not None:
-        slices = before(store, slices, upto)
+        slices = ranges_before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
     rows = messages_in(store, newest, LISTED, tags, question.note)
     links = [("Its groups", address("groups", topic=name))]
@@ -438,9 +438,9 @@ def _section_of(question: PageRequest, life: MessageHistory, number: int) -> Sec
         question.note(error)
     reports = [{name: report.get(name) for name in _REPORTED} for report in life.reports]
     tables = {
-        "Records": table_of(map(asdict, life.steps), ["storeTimestamp"]),
-        "Groups": table_of(map(asdict, life.consumers), ["written", "invisibleUntil"]),
-        "Reports of clients": table_of(reports, ["timestamp"]),
+        "Records": arrow_table_of(map(asdict, life.steps), ["storeTimestamp"]),
+        "Groups": arrow_table_of(map(asdict, life.consumers), ["written", "invisibleUntil"]),
+        "Reports of clients": arrow_table_of(reports, ["timestamp"]),
     }
     grids = [
         grid_of(rows, f"{title.split()[0].lower()}-{number}", title, hidden=["uniqKey"])

@@ -43,7 +43,7 @@ MENU = (
 """What every page leads to: texts and addresses."""
 
 
-Work = Callable[[StoreReader, "Job"], Response]
+Work = Callable[[StoreReader, "PageJob"], Response]
 """What makes an answer by a store that is open."""
 
 _PATIENCE = 1.5  # seconds that a browser waits for an answer, or for its turn
@@ -52,7 +52,7 @@ _ORDERS_EVERY_S = 0.1
 _MOST_KEPT = 4  # answers that no browser has fetched yet
 
 
-class Job:
+class PageJob:
     """A page that is being made. `stops`: what ends the reads and queries that it has begun."""
 
     def __init__(self, address: str) -> None:
@@ -93,7 +93,7 @@ class StoreThread:
         """`limit`: seconds for an answer. Raises as `open_store`."""
         self._open, self._limit = open_store, limit
         self._thread = ThreadPoolExecutor(1, "rmqstore-browse")
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, PageJob] = {}
         self.store, self.opened_ms = open_store(), time.time_ns() // 1_000_000
 
     def look_again(self) -> None:
@@ -106,11 +106,11 @@ class StoreThread:
                 self._jobs.pop(at, None)
 
     @property
-    def running(self) -> Job | None:
+    def running(self) -> PageJob | None:
         """The job that runs."""
         return next((job for job in self._jobs.values() if not job.done.done()), None)
 
-    async def answer(self, address: str, work: Work) -> Response | Job:
+    async def answer(self, address: str, work: Work) -> Response | PageJob:
         """What `work` returns, or raises; the job that still runs if that takes long, which may be another.
 
         Whoever comes again to the address gets the answer then.
@@ -130,17 +130,17 @@ class StoreThread:
             self._jobs.pop(address, None)
         return job.done.result()
 
-    def _begin(self, address: str, work: Work) -> Job:
+    def _begin(self, address: str, work: Work) -> PageJob:
         for old in list(self._jobs)[: -_MOST_KEPT + 1]:
             del self._jobs[old]
-        job = self._jobs[address] = Job(address)
+        job = self._jobs[address] = PageJob(address)
         loop = asyncio.get_running_loop()
         job.done = loop.run_in_executor(self._thread, self._run, job, work)
         job.done.add_done_callback(lambda done: done.exception())  # nobody may come for it
         job.watch = loop.create_task(job.end_within(self._limit))
         return job
 
-    def _run(self, job: Job, work: Work) -> Response:
+    def _run(self, job: PageJob, work: Work) -> Response:
         job.stops.append(self.store.end_reads)
         try:
             return work(self.store, job)
@@ -215,7 +215,7 @@ class Dashboard:
         own = f"{name}?{query}" if query else name or "."
         make = self._seen_again if name == _AGAIN else partial(self._made, name, query)
         done = await self._store_thread.answer(own, make)
-        return self._shown(_waiting(done, own)) if isinstance(done, Job) else done
+        return self._shown(_waiting(done, own)) if isinstance(done, PageJob) else done
 
     def _stopped(self) -> Response:
         job = self._store_thread.running
@@ -224,14 +224,14 @@ class Dashboard:
         job.stop("it was stopped by hand")
         return self._shown(Page("Stopped", links=[("What it has come to", job.address)]))
 
-    def _seen_again(self, store: StoreReader, job: Job) -> Response:
+    def _seen_again(self, store: StoreReader, job: PageJob) -> Response:
         try:
             self._store_thread.look_again()
         except StoreError as error:
             return self._shown(self._failed(str(error), _AGAIN))
         return RedirectResponse(".", 303)
 
-    def _made(self, name: str, query: str, store: StoreReader, job: Job) -> Response:
+    def _made(self, name: str, query: str, store: StoreReader, job: PageJob) -> Response:
         """A page for the words of an address. Errors become pages."""
         words: dict[str, str] = {}
         question = PageRequest(
@@ -289,7 +289,7 @@ def _words(query: str) -> dict[str, str]:
         raise InvalidArgumentError(reason="the address is not UTF-8") from None
 
 
-def _waiting(job: Job, own: str) -> Page:
+def _waiting(job: PageJob, own: str) -> Page:
     """The page that stands for one that is not made yet, and loads it again."""
     what = "This page" if job.address == own else "Another page"
     about = f"{what} is being made, for {job.seconds:.0f} seconds so far. One is made at a time."
@@ -297,7 +297,7 @@ def _waiting(job: Job, own: str) -> Page:
     return Page("Working", [Section("working", "", about)], None, links, None, 202, again=True)
 
 
-def listening_on(port: int) -> socket.socket:
+def loopback_socket(port: int) -> socket.socket:
     """A socket on loopback; port 0: one that is free. Raises InvalidArgumentError if it cannot be had."""
     try:
         return socket.create_server((HOST, port))

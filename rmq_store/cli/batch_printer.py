@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmq_store.arrow import compute as pc
 from rmq_store.cli.messages import TEXT_COLUMNS, MessageForm
-from rmq_store.cli.output import TerminalTable, make_room, note, write
+from rmq_store.cli.output import TerminalTable, note, remove_progress_bar, write_stdout
 from rmq_store.errors import printable
 from rmq_store.text import lines
 from rmq_store.text.bodies import UTF8, bodies_as, readable_bodies
@@ -67,7 +67,7 @@ class BatchPrinter:
         for batch in batches:
             part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
             if part.num_rows:
-                make_room(self._progress)
+                remove_progress_bar(self._progress)
                 self._print(part)
             count += part.num_rows
             if limit is not None and count >= limit:
@@ -88,7 +88,7 @@ class BatchPrinter:
         empty = _for_csv(pa.RecordBatch.from_pylist([], schema=rows.schema))
         with csv.CSVWriter(sys.stdout.buffer, empty.schema) as target:
             for batch in rows:
-                make_room(self._progress)
+                remove_progress_bar(self._progress)
                 target.write_batch(_for_csv(batch))
                 count += batch.num_rows
         return count
@@ -102,13 +102,15 @@ class BatchPrinter:
         body, charset = self._form.body, self._charset
         is_plain = body is None and charset == UTF8
         if self._form.as_json:
-            write(lines.json_lines(batch, charset))
+            write_stdout(lines.json_lines(batch, charset))
             return
         batch = lines.printable_columns(batch, in_zones=self._is_table)
         if self._is_table:
             self._print_table(batch)
         else:
-            write(lines.text_lines(batch if is_plain else _with_bodies(batch, body, charset)))
+            write_stdout(
+                lines.text_lines(batch if is_plain else _with_bodies(batch, body, charset))
+            )
 
     def _print_table(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names

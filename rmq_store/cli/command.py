@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from rmq_store.cli.options import MEANT, RareOption, params_of, shell_option_name
+from rmq_store.cli.options import MEANT, OptionOfHelpAll, click_params, shell_option_name
 from rmq_store.errors import (
     AccessError,
     InvalidArgumentError,
@@ -109,7 +109,9 @@ def command(function: Callable[..., bool | None]) -> Command:
             values = {name: declared.value(name, given) for name, declared in options.items()}
             return EXIT_FINDINGS if function(**values) else 0
 
-    own = Command(function.__name__, callback=run, params=params_of(options), help=function.__doc__)
+    own = Command(
+        function.__name__, callback=run, params=click_params(options), help=function.__doc__
+    )
     return own
 
 
@@ -133,7 +135,7 @@ class Command(click.Command):
             is_eager=True,
             expose_value=False,
             callback=_show_all,
-            hidden=not any(isinstance(param, RareOption) for param in self.params),
+            hidden=not any(isinstance(param, OptionOfHelpAll) for param in self.params),
             help="Show all options, and exit.",
         )
         return [*super().get_params(ctx), help_all]
@@ -144,7 +146,7 @@ class Command(click.Command):
             param
             for param in self.get_params(ctx)
             if isinstance(param, click.Option)
-            and (ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, RareOption))
+            and (ctx.meta.get(_ALL_OPTIONS) or not isinstance(param, OptionOfHelpAll))
         )
         rows = [row for row in (param.get_help_record(ctx) for param in shown) if row is not None]
         with formatter.section("Options"):

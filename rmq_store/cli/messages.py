@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from rmq_store.cli.options import JSON, SKIP_DAMAGED, bundle, flag, option
+from rmq_store.cli.options import JSON, SKIP_DAMAGED, flag, option, options_as_one
 from rmq_store.cli.output import problem
 from rmq_store.errors import CorruptQueueError, InvalidArgumentError, StoreError
 from rmq_store.text.sizes import HiddenMessages
@@ -82,7 +82,7 @@ class MessageForm:
         return kept
 
 
-MESSAGE_FORM = bundle(
+MESSAGE_FORM = options_as_one(
     MessageForm,
     header=flag("--header", help="Print the names of the columns first, in a pipe too."),
     columns=option(
@@ -98,7 +98,7 @@ MESSAGE_FORM = bundle(
 )
 
 
-class Damage:
+class SkippedDamage:
     """Counts what is left out because of damage, and reports the first error.
 
     Without `skips`, damage ends the command. As a context it then says how to leave it out.
@@ -114,7 +114,7 @@ class Damage:
         """How many errors there were."""
         return self._hidden.errors
 
-    def __enter__(self) -> Damage:
+    def __enter__(self) -> SkippedDamage:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -128,7 +128,7 @@ class Damage:
             problem(f"stopped at {what}")
 
     @property
-    def handler(self) -> Damage | None:
+    def handler(self) -> SkippedDamage | None:
         """What takes the errors; None where they end the command."""
         return self if self.skips else None
 
@@ -148,4 +148,4 @@ class Damage:
         return self.count > 0
 
 
-DAMAGE = bundle(Damage, skips=SKIP_DAMAGED)
+DAMAGE = options_as_one(SkippedDamage, skips=SKIP_DAMAGED)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _LEAST_WAIT, _MOST_WAIT = 0.05, 86_400.0
 
 
-class RareOption(click.Option):
+class OptionOfHelpAll(click.Option):
     """An option that only --help-all lists, because few need it."""
 
 
-class Declared:
+class DeclaredOption:
     """An option or an argument, without the name of the parameter that takes its value."""
 
     def __init__(self, kind: type[click.Parameter], words: Sequence[str], **settings: Any) -> None:
@@ -40,7 +40,7 @@ class Declared:
 
     def but(self, kind: type[click.Parameter] | None = None, **settings: Any) -> Any:
         """The same of another kind, or with other settings."""
-        return Declared(kind or self.kind, self.words, **self.settings | settings)
+        return DeclaredOption(kind or self.kind, self.words, **self.settings | settings)
 
     def params(self, name: str) -> list[click.Parameter]:
         """As click has it, for the parameter `name`."""
@@ -52,14 +52,14 @@ class Declared:
         return given.pop(name)
 
 
-class _Bundle(Declared):
+class _Bundle(DeclaredOption):
     """Several options, whose values come as one."""
 
-    def __init__(self, make: Callable[..., Any], parts: Mapping[str, Declared]) -> None:
+    def __init__(self, make: Callable[..., Any], parts: Mapping[str, DeclaredOption]) -> None:
         self._make, self._parts = make, parts
 
     def params(self, name: str) -> list[click.Parameter]:
-        return params_of(self._parts)
+        return click_params(self._parts)
 
     def value(self, name: str, given: dict[str, Any]) -> Any:
         parts = self._parts.items()
@@ -68,25 +68,25 @@ class _Bundle(Declared):
 
 def option(*words: str, kind: type[click.Option] = click.Option, **settings: Any) -> Any:
     """An option; its help shows a default. `settings`: as click has them."""
-    return Declared(kind, words, **settings)
+    return DeclaredOption(kind, words, **settings)
 
 
 def argument(kind: type[click.Argument] = click.Argument, **settings: Any) -> Any:
     """An argument. `settings`: as click has them."""
-    return Declared(kind, (), **settings)
+    return DeclaredOption(kind, (), **settings)
 
 
 flag = partial(option, is_flag=True)
-rare_option = partial(option, kind=RareOption)
+rare_option = partial(option, kind=OptionOfHelpAll)
 rare_flag = partial(rare_option, is_flag=True)
 
 
-def bundle(make: Callable[..., Any], **parts: Declared) -> Any:
+def options_as_one(make: Callable[..., Any], **parts: DeclaredOption) -> Any:
     """Options whose values come as one: what `make` returns for them by name."""
     return _Bundle(make, parts)
 
 
-def params_of(options: Mapping[str, Declared]) -> list[click.Parameter]:
+def click_params(options: Mapping[str, DeclaredOption]) -> list[click.Parameter]:
     """Options by the names of their values, as click has them."""
     return [param for name, declared in options.items() for param in declared.params(name)]
 
@@ -108,7 +108,7 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
 
-def word(text: str) -> str:
+def nonempty_text(text: str) -> str:
     """The type of an option that takes a text which is not empty."""
     if not text.strip():
         raise click.BadParameter("it is empty. Leave the option out, or give a value")
@@ -123,7 +123,7 @@ def seconds(text: str) -> float:
     raise click.BadParameter(f"{text!r} is not a number of seconds from 0.05 to 86400.")
 
 
-def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """The type of an option whose value `parse` makes, or raises a ValueError that ends a sentence."""
 
     def convert(text: str) -> Any:
@@ -135,7 +135,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-time, zone = parsed(parse_time), parsed(parse_zone)
+time, zone = option_type(parse_time), option_type(parse_zone)
 
 
 # --- the store ---------------------------------------------------------------------------------------
@@ -167,11 +167,17 @@ def opened_stores(at: StoreArgs, others: Sequence[str] = ()) -> Iterator[list[St
     Raises InvalidArgumentError for a pattern that matches none, click.UsageError for an option that
     is for one store, and the errors of `StoreArgs.open`.
     """
-    from rmq_store.config.locate import expanded, names_of, without_repeats
+    from rmq_store.config.locate import (
+        broker_names_of_paths,
+        matching_folders,
+        without_same_folders,
+    )
 
     patterns = (at.store, *others)
-    paths = without_repeats([path for pattern in patterns for path in expanded(pattern)])
-    names = [at.broker_name] if len(paths) == 1 else names_of(paths)
+    paths = without_same_folders(
+        [path for pattern in patterns for path in matching_folders(pattern)]
+    )
+    names = [at.broker_name] if len(paths) == 1 else broker_names_of_paths(paths)
     if len(paths) > 1 and (at.broker_conf or at.broker_name):
         raise click.UsageError(
             f"--broker-conf and --broker-name are for one store, and there are {len(paths)}"
@@ -237,7 +243,7 @@ def _completed(
 # --- the options that commands share -------------------------------------------------------------------
 
 
-def joined(separator: str) -> Callable[[click.Context, click.Parameter, Any], str | None]:
+def joined_values(separator: str) -> Callable[[click.Context, click.Parameter, Any], str | None]:
     """A callback for a repeatable option: its values as one text, None if it is not given."""
 
     def join(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -261,7 +267,7 @@ class _SecondArgument(click.Argument):
         return []
 
 
-def one_target(target: str | None, second: str | None) -> str:
+def require_one_target(target: str | None, second: str | None) -> str:
     """The value of --to or of the argument. Raises click.UsageError unless just one is given."""
     given = [path for path in (target, second) if path is not None]
     if not given:
@@ -271,10 +277,10 @@ def one_target(target: str | None, second: str | None) -> str:
     return given[0]
 
 
-_TOPIC_NAME = option("--topic", shell_complete=topic_names, type=word, metavar="TOPIC")
+_TOPIC_NAME = option("--topic", shell_complete=topic_names, type=nonempty_text, metavar="TOPIC")
 TOPIC = _TOPIC_NAME.but(help="Only this topic.")
 TOPICS = _TOPIC_NAME.but(help="Only this topic; repeatable.", multiple=True)
-_GROUP_NAME = option("--group", shell_complete=group_names, type=word, metavar="GROUP")
+_GROUP_NAME = option("--group", shell_complete=group_names, type=nonempty_text, metavar="GROUP")
 GROUP = _GROUP_NAME.but(help="Only this consumer group.")
 GROUPS = _GROUP_NAME.but(help="Only this consumer group; repeatable.", multiple=True)
 QUEUES = option(
@@ -289,7 +295,7 @@ SINCE = option(
 UNTIL = option("--until", type=time, metavar="TIME", help="Only messages stored before TIME.")
 TAGS = option(
     "--tag",
-    type=word,
+    type=nonempty_text,
     metavar="TAG",
     multiple=True,
     callback=_tags,
@@ -297,7 +303,7 @@ TAGS = option(
 )
 KEYS = option(
     "--key",
-    type=word,
+    type=nonempty_text,
     metavar="KEY",
     multiple=True,
     help="Only messages with this word in KEYS, or this UNIQ_KEY; repeatable.",
@@ -322,7 +328,7 @@ BROKER_CONF = option(
 )
 BROKER_NAME = option(
     "--broker-name",
-    type=word,
+    type=nonempty_text,
     metavar="NAME",
     help="The broker's name (default: the one in --broker-conf, else the folder's name).",
 )
@@ -332,15 +338,17 @@ RELEASE = option(
     help="Write files like this broker release (default: the newest).",
 )
 STORE_PATH = argument(type=StorePath())
-STORE = bundle(StoreArgs, store=STORE_PATH, broker_conf=BROKER_CONF, broker_name=BROKER_NAME)
-TARGET = bundle(  # its value may also be a second argument
-    one_target,
+STORE = options_as_one(
+    StoreArgs, store=STORE_PATH, broker_conf=BROKER_CONF, broker_name=BROKER_NAME
+)
+TARGET = options_as_one(  # its value may also be a second argument
+    require_one_target,
     target=option("--to", type=StorePath(), metavar="DIR", help="The new store. Required."),
     second=argument(_SecondArgument, required=False, type=StorePath()),
 )
 JSON = flag("--json", help="Print one JSON object per line.")
 
-WORDS: Mapping[str, Declared] = {
+WORDS: Mapping[str, DeclaredOption] = {
     "topic": TOPICS,
     "tags": TAGS,
     "keys": KEYS,
@@ -377,7 +385,7 @@ def shell_option_name(name: str) -> str:
 
 MEANT = {
     **{shell_option_name(name): declared.words[0] for name, declared in WORDS.items()},
-    **{shell_option_name(name): word for name, word in _ALONE.items()},
+    **{shell_option_name(name): nonempty_text for name, nonempty_text in _ALONE.items()},
     **_BY_MEANING,
 }
 """What the Spark source and other tools call an option -> our word."""
@@ -411,7 +419,7 @@ ENGINE = option(
     "local, with --master spark.",
 )
 MASTER = option("--master", metavar="URL", help="Spark's master (default: all cores of this host).")
-ENGINE_ARGS = bundle(EngineArgs, engine=ENGINE, master=MASTER)
+ENGINE_ARGS = options_as_one(EngineArgs, engine=ENGINE, master=MASTER)
 
 
 @contextmanager

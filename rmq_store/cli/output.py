@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.cells import cell_len, set_cell_size
 
-from rmq_store.cli.options import JSON, bundle
+from rmq_store.cli.options import JSON, options_as_one
 from rmq_store.errors import json_text, printable
 from rmq_store.tables.table import PATHS, SENTENCES
 from rmq_store.text.lines import as_json_object
@@ -40,12 +40,12 @@ class Output:
     as_json: bool
 
     def record(self, report: Any, lines: Iterable[str], **style: Any) -> None:
-        """Print a report: its fields as one JSON object with camelCase keys, or its lines, as `say`."""
+        """Print a report: its fields as one JSON object with camelCase keys, or its lines."""
         if self.as_json:
             print_json(as_json_object(report))
             return
         for line in lines:
-            say(line, **style)
+            print_line(line, **style)
 
     def rows(
         self,
@@ -87,7 +87,7 @@ class Output:
         if self.as_json:
             for piece in pieces:
                 for row in _with_plain_times(piece).to_pylist():
-                    make_room(progress)
+                    remove_progress_bar(progress)
                     print_json(row)
             return
         import pyarrow as pa
@@ -102,20 +102,20 @@ class Output:
         _print_rows(names, cells, progress, texts=texts, kept=kept)
 
 
-OUTPUT = bundle(Output, as_json=JSON)
+OUTPUT = options_as_one(Output, as_json=JSON)
 
 
-def write(raw: bytes) -> None:
+def write_stdout(raw: bytes) -> None:
     """Write bytes to stdout. Raises BrokenPipeError if the reader closed it."""
     sys.stdout.buffer.write(raw)
 
 
-def say(text: str, **style: Any) -> None:
-    """Print one line, with what is not printable escaped; `style`: as for `echo`."""
-    echo(printable(text), **style)
+def print_line(text: str, **style: Any) -> None:
+    """Print one line, with what is not printable escaped; `style`: as for `print_styled`."""
+    print_styled(printable(text), **style)
 
 
-def echo(text: str, *, err: bool = False, **style: Any) -> None:
+def print_styled(text: str, *, err: bool = False, **style: Any) -> None:
     """Print printable text in a style of click's, without one if NO_COLOR is set (no-color.org)."""
     click.echo(text if os.environ.get("NO_COLOR") else click.style(text, **style), err=err)
 
@@ -149,7 +149,7 @@ def _print_rows(
     shown = ([printable(value) for value in row] for row in rows)
     table = TerminalTable(kept, marks=True)
     while some := list(islice(shown, _LAID_OUT)):
-        make_room(progress)
+        remove_progress_bar(progress)
         columns = zip(names, zip(*some, strict=True), strict=True)
         table.print(
             [Column.of(n, cells, is_text=n in texts, is_whole=not kept) for n, cells in columns]
@@ -173,11 +173,11 @@ class TerminalTable:
             if left_out := ", ".join(self._layout.left_out):
                 note(f"a wider terminal, a pipe and --json show more: {left_out}")
             for line in self._layout.header():
-                echo(line, bold=True)
+                print_styled(line, bold=True)
         rows = list(zip(*(column.cells for column in columns), strict=True))
         for wrong, some in groupby(rows, partial(self._is_wrong, columns)):
             lines = "\n".join(line for cells in some for line in self._layout.lines(cells))
-            echo(lines, fg="red" if wrong else None)
+            print_styled(lines, fg="red" if wrong else None)
 
     def _is_wrong(self, columns: Sequence[Column], cells: Sequence[str]) -> bool:
         values = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
@@ -200,13 +200,13 @@ def _with_plain_times(table: pa.Table) -> pa.Table:
     return table
 
 
-def make_room(progress: Progress | None) -> None:
+def remove_progress_bar(progress: Progress | None) -> None:
     """Remove a progress bar before lines are printed, if stdout is a terminal too."""
     if progress is not None and progress.active and sys.stdout.isatty():
         progress.pause()
 
 
-def reading(what: str, store: StoreReader) -> Progress:
+def progress_of_reads(what: str, store: StoreReader) -> Progress:
     """Progress by the bytes that are read of a store from now on, of a number that is not known."""
 
     def total() -> int:
@@ -449,10 +449,10 @@ class Layout:
         if not self._cuts or column.is_whole:
             return cell
         if kind is ColumnKind.PATH:
-            return cut_at_the_start(cell, width)
+            return cut_start(cell, width)
         if kind is ColumnKind.BODY:
             return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + CUT
-        return cut_in_the_middle(cell, width) if kind is ColumnKind.TEXT else cell
+        return cut_middle(cell, width) if kind is ColumnKind.TEXT else cell
 
     def _joined(self, cells: Sequence[str]) -> str:
         """The cells of a line; a text at its end is not filled with blanks."""
@@ -481,7 +481,7 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
     return blanks + text if right else text + blanks
 
 
-def cut_at_the_start(text: str, width: int) -> str:
+def cut_start(text: str, width: int) -> str:
     """A text in at most `width` cells, with its end."""
     if cell_len(text) <= width:
         return text
@@ -490,7 +490,7 @@ def cut_at_the_start(text: str, width: int) -> str:
     return CUT + text
 
 
-def cut_in_the_middle(text: str, width: int) -> str:
+def cut_middle(text: str, width: int) -> str:
     """A text in at most `width` cells, with its start and its end."""
     if cell_len(text) <= width:
         return text

@@ -128,7 +128,7 @@ def wrong_crc_rows(
     return np.flatnonzero(wrong)
 
 
-def record_crc_rows(headers: Headers) -> Ints:
+def rows_with_record_crc(headers: Headers) -> Ints:
     """Rows whose properties end in a record CRC, right or wrong."""
     return np.flatnonzero(_record_crcs(headers) >= 0)
 
@@ -149,7 +149,7 @@ class RecordRun:
     stop: int
 
 
-def follow(window: Bytes, base: int, start: int, stop: int, frame: int = 0) -> RecordRun:
+def follow_records(window: Bytes, base: int, start: int, stop: int, frame: int = 0) -> RecordRun:
     """The run of records from `start` up to `stop`, or up to the first bytes that are not a record.
 
     A record counts if it has a magic, a possible size, and its physicalOffset equals its place. With a
@@ -197,7 +197,7 @@ def _next_in_piece(window: Bytes, base: int, start: int, stop: int) -> int | Non
         place = start + at - _MAGIC_AT
         if place >= stop:
             return None
-        if len(follow(window, base, place, place + 1).at):
+        if len(follow_records(window, base, place, place + 1).at):
             return place
         at = raw.find(MAGIC_FRONT, at + 1)
     return None

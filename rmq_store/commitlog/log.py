@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmq_store.commitlog.headers import Headers, RecordRun, follow, next_record
+from rmq_store.commitlog.headers import Headers, RecordRun, follow_records, next_record
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import entries_folders, refuse_entries
 from rmq_store.config.locate import commitlog_folders
@@ -311,7 +311,7 @@ class CommitLog:
         start, stop, frame = at - segment.base, upto - segment.base, self.frame_at(segment.base)
         fetched = stop + frame + HEAD_SIZE
         window.fetch([start], [fetched])
-        run = follow(window.bytes, segment.base, start, stop, frame)
+        run = follow_records(window.bytes, segment.base, start, stop, frame)
         if run.stop > fetched:  # the last record extends past `upto`
             window.fetch([start], [run.stop])
         return run
@@ -394,7 +394,7 @@ def open_log(root: Path, config: StoreConfig) -> CommitLog:
     )
 
 
-def empty_files(log: CommitLog) -> list[Path]:
+def files_without_a_byte(log: CommitLog) -> list[Path]:
     """The files of a local log without a byte, before its last file: no broker starts with one."""
     last = max((segment.base for segment in log.chain.segments), default=-1)
     paths = (path for folder in log.chain.folders for path in Path(folder).glob("[0-9]" * 20))
@@ -553,7 +553,7 @@ class Mark:
         return cls(start, stop, hashlib.blake2b(raw, digest_size=8).hexdigest())
 
 
-def refuse_other(before: Mark, now: Mark | None, path: str) -> None:
+def refuse_other_bytes(before: Mark, now: Mark | None, path: str) -> None:
     """Raise OtherStoreError if a range of a log has other bytes than before. None: it is not there now."""
     if now is not None and now != before:
         raise OtherStoreError(
@@ -608,7 +608,7 @@ def _has_all(marks: Iterable[Mark], files: Sequence[SegmentFile], path: str) -> 
     for mark in marks:
         at = bisect_right(files, mark.start, key=lambda file: file.base) - 1
         now = _mark_now(files[at], mark.start, mark.stop) if at >= 0 else None
-        refuse_other(mark, now, path)
+        refuse_other_bytes(mark, now, path)
         every = every and now is not None
     return every
 

@@ -1,7 +1,7 @@
 """Walks the log: runs of sound records, and the named gaps between them.
 
 Unlike a broker, `walk` continues after damage, at the next record with a matching physicalOffset.
-`records_from` ends there, as a log does to which a writer appends.
+`sound_runs_from` ends there, as a log does to which a writer appends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAGIC, _PLACE = slice(4, 8), slice(28, 36)
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class RecordOrGap:
     """A piece of the log, [start, stop) in log offsets: a record, or a gap with its name.
 
     With entries, that of a record begins at its entry. `reason` describes the fault if `gap` is
@@ -71,10 +71,10 @@ class SoundRun:
         return self.segment.base + int(self.headers.at[-1])
 
 
-def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
+def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | RecordOrGap:
     """The whole gap at log offset `at` of a file, or the one record that starts there."""
     piece = _piece_of(log, segment, at, _decoded_at(log, segment, at))
-    if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+    if isinstance(piece, RecordOrGap) and piece.gap is Gap.DAMAGED:
         # A writer fills a log in order. It may have filled this place after the first look and
         # before the look that found more behind it.
         content = _decoded_at(log, segment, at)
@@ -83,12 +83,12 @@ def piece_at(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent
     return piece
 
 
-def piece_or_gap_start(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | Extent:
+def piece_or_gap_start(log: CommitLog, segment: SegmentFile, at: int) -> SoundRun | RecordOrGap:
     """As `piece_at`; of a gap that is not within the log only the start."""
     content = _decoded_at(log, segment, at)
     if isinstance(content, Record) or content in WITHIN_THE_LOG:
         return _piece_of(log, segment, at, content)
-    return Extent(at, at, gap=Gap.TORN)
+    return RecordOrGap(at, at, gap=Gap.TORN)
 
 
 def _decoded_at(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
@@ -138,7 +138,7 @@ def _in_entry(
 
 def _piece_of(
     log: CommitLog, segment: SegmentFile, at: int, content: Record | Gap | CorruptRecordError
-) -> SoundRun | Extent:
+) -> SoundRun | RecordOrGap:
     """The piece of which the decoder found the start."""
     end = log.chain.segment_end(segment)
     if isinstance(content, Record):
@@ -151,34 +151,34 @@ def _piece_of(
         return _damage(log, segment, at, end, content)
     if content is Gap.GHOST:
         size = int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
-        return Extent(at, at + size, gap=Gap.GHOST)
+        return RecordOrGap(at, at + size, gap=Gap.GHOST)
     if content is Gap.FILLER:
         head = log.entry_at(segment, at)
-        return Extent(at, end if head is None else at + head.size, gap=Gap.FILLER)
+        return RecordOrGap(at, end if head is None else at + head.size, gap=Gap.FILLER)
     return _zeros(log, segment, at, end)
 
 
-def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> Extent:
+def _zeros(log: CommitLog, segment: SegmentFile, at: int, end: int) -> RecordOrGap:
     """Zeros up to the end of the file, or a range of zeros with data after it."""
     is_zero = log.chain.is_zero(log.chain.stored_from(at), end)
     behind = None if is_zero else log.next_record(segment, at + 1, end)
     if behind is not None:
-        return Extent(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
+        return RecordOrGap(at, behind, gap=Gap.DAMAGED, reason="zeros before a record")
     if _goes_on(log, segment):  # a broker ends each file with a filler
-        return Extent(at, end, gap=Gap.DAMAGED, reason="zeros, and a later file has records")
+        return RecordOrGap(at, end, gap=Gap.DAMAGED, reason="zeros, and a later file has records")
     if is_zero:
-        return Extent(at, end, gap=Gap.UNWRITTEN)
-    return Extent(at, end, gap=Gap.STALE, reason="zeros, then bytes that are not a record")
+        return RecordOrGap(at, end, gap=Gap.UNWRITTEN)
+    return RecordOrGap(at, end, gap=Gap.STALE, reason="zeros, then bytes that are not a record")
 
 
 def _damage(
     log: CommitLog, segment: SegmentFile, at: int, end: int, error: CorruptRecordError
-) -> Extent:
+) -> RecordOrGap:
     """Bytes that are not a record: damage up to the next record, or the torn end of the log."""
     reason = f"{error.reason}: expected {error.expected}, found {error.actual}"
     behind = log.next_record(segment, at + 1, end)
     gap = Gap.DAMAGED if behind is not None or _goes_on(log, segment) else Gap.TORN
-    return Extent(at, end if behind is None else behind, gap=gap, reason=reason)
+    return RecordOrGap(at, end if behind is None else behind, gap=gap, reason=reason)
 
 
 def _goes_on(log: CommitLog, segment: SegmentFile) -> bool:
@@ -193,13 +193,13 @@ _SHORT_STEP = 64 << 10
 _LEFT_OVER = "entries that the log was cut before"
 
 Progress = Callable[[int], None]  # receives the number of bytes of the log that were worked on
-_Piece = SoundRun | Extent
+_Piece = SoundRun | RecordOrGap
 _PieceAt = Callable[[CommitLog, SegmentFile, int], _Piece]
 
 
 def walk(
     log: CommitLog, start: int | None = None, stop: int | None = None, *, check_crc: bool = True
-) -> Iterator[SoundRun | Extent]:
+) -> Iterator[SoundRun | RecordOrGap]:
     """The records that start in [start, stop), log offsets, and every gap that starts there.
 
     `start` is the start of a file, of a record, or of its entry. The default range is the whole log.
@@ -218,7 +218,7 @@ def sound_headers(
     return (piece.headers for piece in pieces if isinstance(piece, SoundRun))
 
 
-def records_from(log: CommitLog, start: int) -> Iterator[SoundRun]:
+def sound_runs_from(log: CommitLog, start: int) -> Iterator[SoundRun]:
     """The records from `start`, a log offset, to the end of the log.
 
     The log ends before the first bytes that are neither a record with right CRCs, nor a ghost, nor a
@@ -231,26 +231,26 @@ def records_from(log: CommitLog, start: int) -> Iterator[SoundRun]:
             return
 
 
-def last_from(log: CommitLog, start: int) -> tuple[int | None, int]:
-    """The start of the last of the `records_from` a log offset, None without one; and their end."""
+def last_record_and_end(log: CommitLog, start: int) -> tuple[int | None, int]:
+    """The start of the last of the `sound_runs_from` a log offset, None without one; and their end."""
     last, end = None, start
-    for run in records_from(log, start):
+    for run in sound_runs_from(log, start):
         last, end = run.last, run.stop
     return last, end
 
 
-def end_now(log: CommitLog, end: int) -> int:
+def current_end(log: CommitLog, end: int) -> int:
     """Where the log ends now, if a broker has written on since it ended at `end`."""
     if not log.chain.cost.grows:
         return end
     now = log.listed_again()
     try:
-        return max(end, last_from(now, end)[1])
+        return max(end, last_record_and_end(now, end)[1])
     finally:
         now.chain.close()
 
 
-def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
+def records_and_gaps(log: CommitLog, start: int | None = None) -> Iterator[RecordOrGap]:
     """As `walk` to the end of the last file, one decoded record at a time.
 
     Raises MissingFileError if no file holds `start`.
@@ -259,12 +259,12 @@ def extents(log: CommitLog, start: int | None = None) -> Iterator[Extent]:
     if first != log.start and log.chain.segments and log.chain.segment_at(first) is None:
         log.record_at(first)  # raises
     for piece in _pieces(log, first, log.chain.stop, True, piece_at, _SHORT_STEP):
-        if isinstance(piece, Extent):
+        if isinstance(piece, RecordOrGap):
             yield piece
             continue
         places, sizes = piece.headers.at + piece.segment.base, piece.headers.total
         for at, size in zip(places.tolist(), sizes.tolist(), strict=True):
-            yield Extent(at - piece.frame, at + size, record=log.record_at(at))
+            yield RecordOrGap(at - piece.frame, at + size, record=log.record_at(at))
 
 
 def guess_release_4(log: CommitLog) -> str | None:
@@ -272,7 +272,7 @@ def guess_release_4(log: CommitLog) -> str | None:
 
     Releases up to 4.9.0 write a separator (0x02) after the last property, later ones do not.
     """
-    for extent in extents(log):
+    for extent in records_and_gaps(log):
         if extent.record is not None and extent.record.properties:
             return "4.9.0" if extent.record.properties[-1] == PROPERTY_SEPARATOR else "4.9.7"
     return None
@@ -300,7 +300,7 @@ def _pieces(
         if segment.base >= stop:
             break
         if segment.base > at:
-            yield Extent(at, segment.base, gap=Gap.MISSING)
+            yield RecordOrGap(at, segment.base, gap=Gap.MISSING)
             at = segment.base
         end = min(log.chain.segment_end(segment), stop)
         while at < end:
@@ -310,7 +310,9 @@ def _pieces(
                 if not len(run.at):
                     parts = (piece_at(log, segment, at),)
                 elif log.frame_at(at) and order.is_left_over(window, segment.base, run):
-                    parts = (Extent(at, segment.base + run.stop, gap=Gap.STALE, reason=_LEFT_OVER),)
+                    parts = (
+                        RecordOrGap(at, segment.base + run.stop, gap=Gap.STALE, reason=_LEFT_OVER),
+                    )
                 else:
                     parts = _parts_of(log, segment, window, run, check_crc, piece_at)
                 for piece in parts:
@@ -318,7 +320,7 @@ def _pieces(
                     at = piece.stop
             step = min(2 * step, most)
     if at < stop:
-        yield Extent(at, stop, gap=Gap.MISSING)
+        yield RecordOrGap(at, stop, gap=Gap.MISSING)
 
 
 def _parts_of(
@@ -405,7 +407,7 @@ class _Known:
 _known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
 
 
-def next_start(
+def next_record_or_gap(
     log: CommitLog, segment: SegmentFile, offset: int, *, check_crc: bool = False
 ) -> tuple[int, int | None]:
     """The first log offset at or after `offset`, within one file, where a record or a gap starts.
@@ -430,7 +432,7 @@ def next_start(
     # The record at an offset begins before it, with its frame.
     for piece in walk(log, at, offset - log.frame_at(at), check_crc=check_crc):
         at, around = piece.stop, piece.last if isinstance(piece, SoundRun) else None
-        if isinstance(piece, Extent) and piece.gap is Gap.DAMAGED:
+        if isinstance(piece, RecordOrGap) and piece.gap is Gap.DAMAGED:
             _note_damage(log, piece.start, piece.stop)
     return at, around if at > offset else None
 
@@ -443,7 +445,7 @@ def first_record_from(log: CommitLog, cut: int, log_end: int) -> int:
     known = _known.setdefault(log, _Known()).starts
     found = known.get(cut)
     if found is None:
-        found = next_start(log, segment, cut)[0]
+        found = next_record_or_gap(log, segment, cut)[0]
         if found <= log_end:  # behind it a broker may still write
             known[cut] = found
     return found
@@ -461,10 +463,12 @@ def record_or_damage(log: CommitLog, log_end: int, offset: int) -> Record | Stor
     try:
         return log.record_at(offset)
     except (CorruptRecordError, MissingFileError) as error:
-        return not_a_record(log, log_end, offset, error)
+        return error_of_unreadable_record(log, log_end, offset, error)
 
 
-def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> StoreError | None:
+def error_of_unreadable_record(
+    log: CommitLog, log_end: int, offset: int, why: StoreError
+) -> StoreError | None:
     """The error for a log offset that should be a record and cannot be read (`why`).
 
     None if no record can begin there: outside the log, inside a sound record, or in filler. If the
@@ -478,7 +482,7 @@ def not_a_record(log: CommitLog, log_end: int, offset: int, why: StoreError) -> 
     first, behind = _known.setdefault(log, _Known()).damage
     reason: str | None = None
     if not first <= offset < behind:
-        _, around = next_start(log, segment, offset)
+        _, around = next_record_or_gap(log, segment, offset)
         if around is not None and log.intact_at(around) is not None:
             return None
         piece = piece_at(log, segment, log.entry_start(offset))
@@ -530,7 +534,7 @@ def _has_more(log: CommitLog, stop: int) -> bool:
     return stop < end and not log.chain.is_zero(stop, min(end, log.chain.stored_from(stop) + read))
 
 
-def page_rest_end(log: CommitLog, end: int) -> int | None:
+def end_of_page_rest(log: CommitLog, end: int) -> int | None:
     """Where the bytes after the end of a log stop, if they may be the rest of a page; None if not.
 
     With writeWithoutMmap, release 5.5.0 writes from a shared buffer up to the end of a page of the file
@@ -551,7 +555,7 @@ def page_rest_end(log: CommitLog, end: int) -> int | None:
     if not len(used) or _is_begun(rest[:_HEAD].tobytes(), end):
         return None
     piece = piece_at(log, segment, end)
-    if isinstance(piece, Extent) and piece.gap is Gap.GHOST:
+    if isinstance(piece, RecordOrGap) and piece.gap is Gap.GHOST:
         return None
     if page_end < stop and not log.chain.is_zero(page_end, stop):
         return None

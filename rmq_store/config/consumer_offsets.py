@@ -15,8 +15,8 @@ from rmq_store.config.json_files import (
     ConfigFile,
     config_names,
     read_config,
+    refuse_names_of_older_fastjson,
     refuse_odd_version,
-    refuse_other_spellings,
     whole_number,
 )
 from rmq_store.config.without_file import advice_on_broken
@@ -32,7 +32,7 @@ _KEY = re.compile(r"[+-]?\d{1,40}(?:\.0*)?", re.ASCII)  # of a map, in quotes
 _OF_AN_ORDER = ("o", "popTime", "i", "l", "cm")
 
 
-class Committed(NamedTuple):
+class GroupOffset(NamedTuple):
     """An offset of a group. `kind`: consumer or lmq, which the group committed; pull, the end of what
     it was sent of the queue; or pop, the end of what it was given in order. `file`: the name of the
     file, or of its .bak, that was read in config/."""
@@ -49,7 +49,7 @@ def has_consumer_offsets(store: str | os.PathLike[str]) -> bool:
     return not {*CONSUMER_FILES}.isdisjoint(config_names(store))
 
 
-def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+def committed_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
     """Every offset in the broker's consumer offset files.
 
     Source: ConsumerOffsetManager. With enableLmq, LmqConsumerOffsetManager replaces its file and
@@ -59,15 +59,15 @@ def committed_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     return (offset for offset in _offsets_in(store) if offset.kind in (_COMMITTED, _LIGHT))
 
 
-def committed_pulled_and_popped_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+def committed_pulled_and_popped_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
     """As `committed_offsets`, and those of kind pull and pop."""
     yield from _offsets_in(store)
-    for order in given_in_order(store):
+    for order in popped_in_order(store):
         if order.offsets:
-            yield Committed(POPPED, order.file, order.group, order.queue, max(order.offsets) + 1)
+            yield GroupOffset(POPPED, order.file, order.group, order.queue, max(order.offsets) + 1)
 
 
-def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
+def pulled_and_popped_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
     """The offsets of kind pull and pop, after which no message was sent. Raises as `committed_offsets`.
 
     Source: pullOffsetTable of 5.5.0, which no broker reads back (ConsumerOffsetManager#decode), and
@@ -80,15 +80,15 @@ def sent_offsets(store: str | os.PathLike[str]) -> Iterator[Committed]:
     )
 
 
-def _offsets_in(store: str | os.PathLike[str]) -> Iterator[Committed]:
+def _offsets_in(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
     for name in CONSUMER_FILES:
         file = read_config(store, name, decode_consumer_offsets)
         yield from () if file is None else file.value
 
 
-def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Committed]:
+def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[GroupOffset]:
     """The offsets in the content of a consumer offset file. Raises CorruptConfigError."""
-    refuse_other_spellings(path, content, ("offsetTable", "lmqOffsetTable"))
+    refuse_names_of_older_fastjson(path, content, ("offsetTable", "lmqOffsetTable"))
     refuse_odd_version(path, content.get("dataVersion"), optional=True)
     topics = content.get("groupTopicMap", {})
     if not isinstance(topics, dict) or not all(
@@ -97,18 +97,18 @@ def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Comm
         raise _wrong(path, "groupTopicMap is not a table of lists")
     offsets = []
     for kind, name in ((_COMMITTED, "offsetTable"), (PULLED, "pullOffsetTable")):
-        for key, queues in table_in(path, content, name).items():
+        for key, queues in config_table(path, content, name).items():
             topic, _, group = key.partition("@")
-            for queue, offset in offsets_of(path, queues).items():
-                offsets.append(Committed(kind, path.name, group, QueueId(topic, queue), offset))
-    for key, offset in table_in(path, content, "lmqOffsetTable").items():
+            for queue, offset in offset_by_queue_id(path, queues).items():
+                offsets.append(GroupOffset(kind, path.name, group, QueueId(topic, queue), offset))
+    for key, offset in config_table(path, content, "lmqOffsetTable").items():
         topic, _, group = key.partition("@")
         number = _number(path, offset, 63)
-        offsets.append(Committed(_LIGHT, path.name, group, QueueId(topic, 0), number))
+        offsets.append(GroupOffset(_LIGHT, path.name, group, QueueId(topic, 0), number))
     return offsets
 
 
-class GivenInOrder(NamedTuple):
+class PoppedInOrder(NamedTuple):
     """What a group was given last of a queue that it pops in order: ascending queue offsets, when (ms), for
     how long it is invisible, a bit for each that is acknowledged, and how often some were given before."""
 
@@ -122,18 +122,18 @@ class GivenInOrder(NamedTuple):
     counts: dict[int, int]
 
 
-def given_in_order(store: str | os.PathLike[str]) -> list[GivenInOrder]:
+def popped_in_order(store: str | os.PathLike[str]) -> list[PoppedInOrder]:
     """What groups were given of queues that they pop in order. Raises as `committed_offsets`."""
     file = read_config(store, ORDER_FILE, decode_order_info)
     return [] if file is None else file.value
 
 
-def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[GivenInOrder]:
+def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[PoppedInOrder]:
     """What each group was given of each queue that it pops in order, in the content of
     consumerOrderInfo.json. Raises CorruptConfigError."""
     orders = []
-    refuse_other_spellings(path, content, ("table",))
-    for key, queues in table_in(path, content, "table").items():
+    refuse_names_of_older_fastjson(path, content, ("table",))
+    for key, queues in config_table(path, content, "table").items():
         topic, _, group = key.partition("@")
         if not isinstance(queues, dict):
             raise _wrong(path, f"{str(queues)[:40]!r} is not a table of queues")
@@ -143,23 +143,23 @@ def decode_order_info(path: Path, content: Mapping[str, Any]) -> list[GivenInOrd
     return orders
 
 
-def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> GivenInOrder:
+def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> PoppedInOrder:
     """What was given out together. Of its offsets `o` has the first, and how far the others are from it."""
     if not isinstance(order, dict) or not isinstance(order.get("o") or [], list):
         raise _wrong(path, f"{str(order)[:40]!r} is not what was given of a queue")
-    refuse_other_spellings(path, order, _OF_AN_ORDER)
+    refuse_names_of_older_fastjson(path, order, _OF_AN_ORDER)
     for name in _OF_AN_ORDER[1:]:
         if order.get(name) is not None:
             _number(path, order[name], 63)
     for name in ("oc", "ot"):
-        for key, value in table_in(path, order, name).items():
+        for key, value in config_table(path, order, name).items():
             _number(path, key, 63, _KEY)
             _number(path, value, 63)
     listed = [_number(path, distance, 63) for distance in order.get("o") or []]
     offsets = [*listed[:1], *(listed[0] + distance for distance in listed[1:])]
     time, invisible, bits = (int(order.get(name) or 0) for name in ("popTime", "i", "cm"))
-    counts = {int(key): int(count) for key, count in table_in(path, order, "oc").items()}
-    return GivenInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)
+    counts = {int(key): int(count) for key, count in config_table(path, order, "oc").items()}
+    return PoppedInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)
 
 
 def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
@@ -189,13 +189,13 @@ def read_delay_file(store: str | os.PathLike[str]) -> ConfigFile[dict[int, int]]
 
 def decode_delay_offsets(path: Path, content: Mapping[str, Any]) -> dict[int, int]:
     """The offsets in the content of delayOffset.json, by queueId. Raises CorruptConfigError."""
-    refuse_other_spellings(path, content, ("offsetTable",))
+    refuse_names_of_older_fastjson(path, content, ("offsetTable",))
     refuse_odd_version(path, content.get("dataVersion"), optional=True)
-    levels = offsets_of(path, content.get("offsetTable", {}))  # null is refused
+    levels = offset_by_queue_id(path, content.get("offsetTable", {}))  # null is refused
     return {level - 1: at for level, at in levels.items()}
 
 
-def table_in(path: Path, value: Mapping[str, Any], name: str) -> dict[str, Any]:
+def config_table(path: Path, value: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A table of a config file; {} if it is missing or null. Raises CorruptConfigError."""
     table = value.get(name)
     if table is not None and not isinstance(table, dict):
@@ -203,7 +203,7 @@ def table_in(path: Path, value: Mapping[str, Any], name: str) -> dict[str, Any]:
     return table or {}
 
 
-def offsets_of(path: Path, table: Any) -> dict[int, int]:
+def offset_by_queue_id(path: Path, table: Any) -> dict[int, int]:
     """A table of queue ids (32 bits) and offsets (64 bits). Raises CorruptConfigError."""
     if not isinstance(table, dict):
         raise _wrong(path, f"{str(table)[:40]!r} is not a table of queues and offsets")

@@ -26,7 +26,7 @@ DATA, _INDEX = "data", "index"
 
 
 @dataclass(frozen=True)
-class Member:
+class DLedgerMember:
     """The log of one member of a group. `data`: the folders of its entries, at least one with a file."""
 
     name: str  # dLegerSelfId
@@ -82,14 +82,14 @@ def dledger_folders(root: Path) -> list[Path]:
     return sorted(folder for folder in folders if folder.is_dir())
 
 
-def members_in(root: Path, config: StoreConfig) -> list[Member]:
+def members_in(root: Path, config: StoreConfig) -> list[DLedgerMember]:
     """The members of which a store has the log, the one that is read first.
 
     That is the one of dLegerSelfId, else the one with the last entry, by term and index. Raises
     MissingFileError if dLegerSelfId names another than those that are there.
     """
     members = [
-        Member(folder.name.removeprefix(_PREFIX), (folder / DATA,), folder / _INDEX)
+        DLedgerMember(folder.name.removeprefix(_PREFIX), (folder / DATA,), folder / _INDEX)
         for folder in dledger_folders(root)
         if _has_files(folder / DATA)
     ]
@@ -98,7 +98,7 @@ def members_in(root: Path, config: StoreConfig) -> list[Member]:
     if elsewhere:
         name = asked or next((one.name.removeprefix(_PREFIX) for one in dledger_folders(root)), "")
         members = [member for member in members if member.name != name]
-        members.append(Member(name, elsewhere, root / f"{_PREFIX}{name}" / _INDEX))
+        members.append(DLedgerMember(name, elsewhere, root / f"{_PREFIX}{name}" / _INDEX))
         asked = name
     if asked is not None and members and asked not in [member.name for member in members]:
         raise MissingFileError(

@@ -14,7 +14,12 @@ from pathlib import Path
 from time import time_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rmq_store.config.rocksdb import Kept, counter_of, names_in_databases, read_database
+from rmq_store.config.rocksdb import (
+    DatabaseContent,
+    data_version_counter,
+    names_in_databases,
+    read_database,
+)
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import (
     LOG,
@@ -50,11 +55,11 @@ _EXACT = 1 << 53  # below it a float has all digits of a whole number
 _DIGITS = 400  # of the longest number
 
 
-def as_it_is(path: Path, content: dict[str, Any]) -> None:
+def undecoded(path: Path, content: dict[str, Any]) -> None:
     """The decoding of a file whose content alone is wanted."""
 
 
-class Doubt(NamedTuple):
+class ConfigDoubt(NamedTuple):
     """What a user of the values of a file must know: a word for it, a sentence, and what to do."""
 
     code: str
@@ -62,7 +67,7 @@ class Doubt(NamedTuple):
     advice: str
 
 
-_NULL = Doubt(
+_NULL = ConfigDoubt(
     "config-null",
     "it is null, or its table is: brokers read that as no table, and do not use the .bak",
     "Restore the file from a copy or a replica",
@@ -81,7 +86,7 @@ class ConfigFile(Generic[T]):
     content: dict[str, Any]
     value: T
     problem: str | None = None
-    doubt: Doubt | None = None
+    doubt: ConfigDoubt | None = None
 
     def warnings(self) -> list[str]:
         """A sentence for each thing that a user of the values must know."""
@@ -151,7 +156,7 @@ def _refuse_depth(value: Any) -> None:
     raise ValueError(_TOO_DEEP)
 
 
-def is_there(path: Path) -> bool:
+def exists_or_is_link(path: Path) -> bool:
     """Whether there is something of this name, if only a link to nothing.
 
     Raises AccessError if its folder is not readable, CorruptConfigError if that is no folder.
@@ -178,7 +183,7 @@ def _no_folder(folder: Path) -> CorruptConfigError:
     )
 
 
-def written_at(path: Path) -> int | None:
+def last_write_ms(path: Path) -> int | None:
     """When a file, or a database, was last written (ms); None if it is gone."""
     try:
         files = [path, *path.iterdir()] if path.is_dir() else [path]
@@ -194,7 +199,7 @@ def config_names(store: str | os.PathLike[str]) -> list[str]:
     Raises AccessError, CorruptConfigError if config is no folder.
     """
     folder = Path(store) / CONFIG_DIR
-    is_there(folder / ".bak")
+    exists_or_is_link(folder / ".bak")
     names = {entry.name.removesuffix(".bak") for entry in entries_of(folder, "listing files")}
     kept = names_in_databases(Path(store))
     return sorted({*kept, *(name for name in names if name.endswith(".json"))})
@@ -213,17 +218,23 @@ def read_config(
     """
     kept = read_database(Path(store), name, parse_fastjson)
     if kept is not None:
-        return _with_database(kept, _read_settled(store, name, as_it_is), decode)
+        return _with_database(kept, _read_settled(store, name, undecoded), decode)
     file = _read_settled(store, name, decode)
     for warning in () if file is None else file.warnings():
         LOG.warning("%s", warning)
     return file
 
 
-def _with_database(kept: Kept, file: ConfigFile[None] | None, decode: Decode[T]) -> ConfigFile[T]:
+def _with_database(
+    kept: DatabaseContent, file: ConfigFile[None] | None, decode: Decode[T]
+) -> ConfigFile[T]:
     """What a database has, with the entries of a file beside it that is newer (RocksDBTopicConfigManager
     #merge and the like). Raises CorruptConfigError."""
-    if file is None or not kept.is_merged or counter_of(file.content) <= counter_of(kept.content):
+    if (
+        file is None
+        or not kept.is_merged
+        or data_version_counter(file.content) <= data_version_counter(kept.content)
+    ):
         return ConfigFile(kept.path, kept.content, decode(kept.path, kept.content))
     content = dict(file.content)
     for name, table in kept.content.items():
@@ -309,7 +320,7 @@ def _read_one_of(paths: Sequence[Path], decode: Decode[T]) -> ConfigFile[T] | No
 
 def _read_one(path: Path, decode: Decode[T]) -> tuple[ConfigFile[T] | None, str | None]:
     """A file, or why it cannot be read; neither if it is missing."""
-    if not is_there(path):
+    if not exists_or_is_link(path):
         return None, None
     try:
         raw = read_file(path, LARGEST_JSON)
@@ -342,7 +353,9 @@ def _why_no_json(raw: bytes, error: ValueError) -> str:
     return f"it is no JSON as brokers write it (what a hand wrote, such as comments, they may read): {error}"
 
 
-def refuse_other_spellings(path: Path, table: Mapping[str, Any], names: Collection[str]) -> None:
+def refuse_names_of_older_fastjson(
+    path: Path, table: Mapping[str, Any], names: Collection[str]
+) -> None:
     """Raise CorruptConfigError for a name that older releases read as one of `names`, and others do not.
 
     fastjson 1 compares names without case, hyphen and underscore (TypeUtils#fnv1a_64_lower).
@@ -405,7 +418,7 @@ def next_version(version: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config_json(
-    store: str | os.PathLike[str], name: str, text: str, decode: Decode[Any] = as_it_is
+    store: str | os.PathLike[str], name: str, text: str, decode: Decode[Any] = undecoded
 ) -> None:
     """Replace a file of `config/` atomically. The old file becomes the .bak if `decode` can read it.
 
@@ -415,7 +428,7 @@ def write_config_json(
     kept = "damaged" if _read_one(path, decode)[0] is None else "bak"
     with OsErrorsOf(path, "writing"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text, old=f"{path}.{kept}" if is_there(path) else None)
+        write_whole(path, text, old=f"{path}.{kept}" if exists_or_is_link(path) else None)
 
 
 def to_fastjson(value: Any, indent: str = "") -> str:

@@ -400,7 +400,7 @@ def _refuse_tiered(root: Path) -> None:
         )
 
 
-def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
+def matching_folders(path: str, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """The folders that match a pattern; the path itself if it is no pattern or exists.
 
     Raises InvalidArgumentError for a pattern that matches none.
@@ -419,7 +419,7 @@ def expanded(path: str, storage_options: Mapping[str, str] | None = None) -> lis
     return folders
 
 
-def without_repeats(paths: Sequence[str]) -> list[str]:
+def without_same_folders(paths: Sequence[str]) -> list[str]:
     """The paths, of those that lead to the same folder the first one."""
     by_place: dict[str, str] = {}
     for path in paths:
@@ -427,7 +427,7 @@ def without_repeats(paths: Sequence[str]) -> list[str]:
     return list(by_place.values())
 
 
-def names_of(paths: Sequence[str]) -> list[str]:
+def broker_names_of_paths(paths: Sequence[str]) -> list[str]:
     """Broker names for several stores: their folders' names.
 
     Stores with the same folder name get the first part of the path that differs: `a` and

@@ -55,7 +55,7 @@ _PULLED = 2  # table of version 2
 _OFFSETS = "offsetTable"
 
 
-class Kept(NamedTuple):
+class DatabaseContent(NamedTuple):
     """What a database has in place of a JSON file. `is_merged`: a newer JSON file beside it counts too."""
 
     path: Path
@@ -63,7 +63,7 @@ class Kept(NamedTuple):
     is_merged: bool
 
 
-def counter_of(content: dict[str, Any]) -> int:
+def data_version_counter(content: dict[str, Any]) -> int:
     """The counter of a dataVersion; 0 without one."""
     version = content.get("dataVersion")
     counter = version.get("counter") if isinstance(version, dict) else None
@@ -75,21 +75,21 @@ def names_in_databases(root: Path) -> list[str]:
     return [name for name in _KINDS if _databases(root, name)]
 
 
-def may_be_behind(root: Path) -> bool:
+def may_lack_topics(root: Path) -> bool:
     """Whether a database may lack topics and groups that the broker knew: one of version 2 keeps those that
     it made itself in memory alone (TopicConfigManager#putTopicConfig, which TopicConfigManagerV2 leaves as
     it is), and the last changes until it writes its log (rocksdbFlushWalFrequency)."""
     return bool(had_databases(root / CONFIG_DIR, [_VERSION_2]))
 
 
-def read_database(root: Path, name: str, parse: Parse) -> Kept | None:
+def read_database(root: Path, name: str, parse: Parse) -> DatabaseContent | None:
     """What a database has in place of a JSON file of `config/`; None if there is none.
 
     Of two databases the one with the larger counter counts. `parse`: makes a value of JSON. Raises
     CorruptConfigError for a damaged database, and without rocksdict; AccessError.
     """
     databases = [_read(folder, name, parse) for folder in _databases(root, name)]
-    return max(databases, key=lambda database: counter_of(database.content), default=None)
+    return max(databases, key=lambda database: data_version_counter(database.content), default=None)
 
 
 def _databases(root: Path, name: str) -> list[Path]:
@@ -100,7 +100,7 @@ def _databases(root: Path, name: str) -> list[Path]:
     return [database for database in databases if database.name == _VERSION_2] or databases
 
 
-def _read(folder: Path, name: str, parse: Parse) -> Kept:
+def _read(folder: Path, name: str, parse: Parse) -> DatabaseContent:
     if find_spec("rocksdict") is None:
         raise CorruptConfigError(
             folder,
@@ -126,7 +126,7 @@ def _read(folder: Path, name: str, parse: Parse) -> Kept:
                 content = _version_1(database, kind, family, versions, parse)
         except (ValueError, struct.error) as error:  # UnicodeDecodeError too
             raise damaged(str(error)) from None
-    return Kept(folder, content, not version_2)
+    return DatabaseContent(folder, content, not version_2)
 
 
 def _version_1(

@@ -10,17 +10,17 @@ from typing import Any
 
 from rmq_store.config.json_files import (
     NUMBER,
-    as_it_is,
     config_names,
     next_version,
     read_config,
+    refuse_names_of_older_fastjson,
     refuse_odd_version,
-    refuse_other_spellings,
     to_fastjson,
+    undecoded,
     whole_number,
     write_config_json,
 )
-from rmq_store.config.rocksdb import may_be_behind
+from rmq_store.config.rocksdb import may_lack_topics
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import LOG, CorruptConfigError
 from rmq_store.format.queues import QueueId
@@ -45,7 +45,7 @@ def update_topics(
 
     System topics are skipped: the broker creates them.
     """
-    before = read_config(root, TOPICS_FILE, as_it_is)
+    before = read_config(root, TOPICS_FILE, undecoded)
     table = {} if before is None else dict(decode_topics(before.path, before.content))
     counts: dict[str, int] = {}
     for topic, queue_id in queues:
@@ -89,18 +89,18 @@ def read_topic_configs(store: str | os.PathLike[str]) -> TopicConfigs:
     return {} if file is None else file.value
 
 
-def topics_to_extend(store: str | os.PathLike[str]) -> TopicConfigs:
+def topic_configs_to_change(store: str | os.PathLike[str]) -> TopicConfigs:
     """As `read_topic_configs`, for writers: settings that nobody understands are not written over.
 
     Raises CorruptConfigError for them, although there is a .bak.
     """
-    file = read_config(store, TOPICS_FILE, as_it_is)
+    file = read_config(store, TOPICS_FILE, undecoded)
     return {} if file is None else decode_topics(file.path, file.content)
 
 
 def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
     """The topics in the content of topics.json, with their settings. Raises CorruptConfigError."""
-    refuse_other_spellings(path, content, ("topicConfigTable",))
+    refuse_names_of_older_fastjson(path, content, ("topicConfigTable",))
     refuse_odd_version(path, content.get("dataVersion", {}))
     table = content.get("topicConfigTable", {})  # null is refused, as by brokers
     is_table = isinstance(table, dict)
@@ -114,7 +114,7 @@ def decode_topics(path: Path, content: Mapping[str, Any]) -> TopicConfigs:
         )
     for settings in table.values():
         if settings.keys() - _SETTINGS:
-            refuse_other_spellings(path, settings, _SETTINGS)
+            refuse_names_of_older_fastjson(path, settings, _SETTINGS)
     return {topic: settings for topic, settings in topics.items() if settings is not None}
 
 
@@ -161,7 +161,7 @@ def topics_or_problem(
 def lists_all_topics(root: Path) -> bool:
     """Whether a topic that topics.json does not have is unknown to the broker: the file, its .bak or a
     database in its place is there, which is not behind the broker. Raises AccessError."""
-    return TOPICS_FILE in config_names(root) and not may_be_behind(root)
+    return TOPICS_FILE in config_names(root) and not may_lack_topics(root)
 
 
 def batch_topics(topic_configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
@@ -184,7 +184,7 @@ def queue_count(settings: Mapping[str, Any] | None) -> int:
     return max(count if isinstance(count, int) else 0 for count in counts)
 
 
-def may_be_read(settings: Mapping[str, Any] | None) -> bool:
+def perm_allows_read(settings: Mapping[str, Any] | None) -> bool:
     """Whether perm lets consumers read a topic (PermName); true if nothing says otherwise."""
     perm = (settings or {}).get("perm")
     return not isinstance(perm, int) or bool(perm & _READ)

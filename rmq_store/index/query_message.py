@@ -20,7 +20,7 @@ from rmq_store.arrow.column_values import DecodedRecords, stored_properties, sto
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import SoundRun, end_now, not_a_record, walk
+from rmq_store.commitlog.walk import SoundRun, current_end, error_of_unreadable_record, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import (
     CorruptIndexError,
@@ -152,7 +152,7 @@ class KeyIndex:
     def beyond_log(self, file: IndexFile) -> str | None:
         """What shows that a file was made for a longer log than there is; None if nothing does."""
         last, end = file.header.end_log_offset, self._log_end
-        if not file.header.items or last < end or end_now(self._log, end) != end:
+        if not file.header.items or last < end or current_end(self._log, end) != end:
             return None
         return f"its header has a record at log offset {last}, and the log ends at {end}"
 
@@ -324,7 +324,9 @@ class KeyIndex:
                 try:
                     self._log.record_at(at)
                 except (CorruptRecordError, MissingFileError) as error:
-                    self._damage.append(not_a_record(self._log, self._log_end, at, error) or error)
+                    self._damage.append(
+                        error_of_unreadable_record(self._log, self._log_end, at, error) or error
+                    )
 
 
 def _hashes_in(headers: Headers) -> Iterator[tuple[int, set[int]]]:

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_values import DecodedRecords, numbered_topics
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import IF_OTHER_STORE, MARK_BYTES, CommitLog, Mark, refuse_other
+from rmq_store.commitlog.log import IF_OTHER_STORE, MARK_BYTES, CommitLog, Mark, refuse_other_bytes
 from rmq_store.commitlog.walk import (
-    Extent,
+    RecordOrGap,
     SoundRun,
     first_record_from,
-    last_from,
-    next_start,
+    last_record_and_end,
+    next_record_or_gap,
     walk,
 )
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, numbered_queues
@@ -90,7 +90,7 @@ class _Ghosts:
     bytes: int = 0
     first: int = 0
 
-    def add(self, extent: Extent) -> None:
+    def add(self, extent: RecordOrGap) -> None:
         """Count one more."""
         self.first = self.first if self.count else extent.start
         self.count, self.bytes = self.count + 1, self.bytes + extent.stop - extent.start
@@ -210,7 +210,7 @@ class LogReader:
 
     # --- damage ------------------------------------------------------------------------------------
 
-    def _error_of(self, piece: Extent, stop: int) -> StoreError:
+    def _error_of(self, piece: RecordOrGap, stop: int) -> StoreError:
         """The error of a gap up to a log offset."""
         start, size = piece.start, min(piece.stop, stop) - piece.start
         if piece.gap is Gap.MISSING:
@@ -274,7 +274,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
     """
     first = None if place.first is None else Mark.of(log, place.first.start, place.first.stop)
     if place.first is not None:
-        refuse_other(place.first, first, path)
+        refuse_other_bytes(place.first, first, path)
     if place.offset < log.start:
         raise expired(path, place.offset, log.start)
     if place.before is not None and place.before.start >= log.start:
@@ -380,7 +380,7 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
     last = log.last_file()
     if last is None:
         return max(start, log.start)
-    _, end = last_from(log, max(start, last.base))
+    _, end = last_record_and_end(log, max(start, last.base))
     file_end = log.chain.segment_end(last)
     while end < file_end:
         near = log.chain.read(end, min(end + _ZEROS_LOOKED_AT, file_end))
@@ -390,7 +390,7 @@ def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> i
         following = log.next_record(last, end + 1, file_end) if proven > end else None
         if following is None or following >= proven:
             return end
-        _, end = last_from(log, following)
+        _, end = last_record_and_end(log, following)
     return end
 
 
@@ -425,7 +425,7 @@ def end_by_bytes(log: CommitLog, start: int, end: int, most: int) -> int:
     """The end of the record that contains offset `start + most`, or `end` if that is earlier."""
     cut = start + most
     segment = log.chain.segment_at(cut) if cut < end else None
-    return end if segment is None else min(end, next_start(log, segment, cut)[0])
+    return end if segment is None else min(end, next_record_or_gap(log, segment, cut)[0])
 
 
 def end_by_rows(batches: Iterator[pa.RecordBatch], end: int, most: int) -> int:

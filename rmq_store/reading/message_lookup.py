@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import not_a_record, record_or_damage
+from rmq_store.commitlog.walk import error_of_unreadable_record, record_or_damage
 from rmq_store.consumequeue.entry_of_record import is_also_in
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.byte_layout import Property
@@ -211,7 +211,7 @@ class MessageLookup(EntryMessages):
         try:
             message = self.message_at(offset)
         except (CorruptRecordError, MissingFileError) as error:
-            damage = not_a_record(self._log(), self._view.log_end, offset, error)
+            damage = error_of_unreadable_record(self._log(), self._view.log_end, offset, error)
             if damage is None:  # an id of another store, or a UNIQ_KEY
                 return None
             raise damage from error

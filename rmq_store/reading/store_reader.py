@@ -16,7 +16,7 @@ from weakref import ref
 import pyarrow as pa
 
 from rmq_store.commitlog.log import CommitLog, marks_of_files, open_log, refuse_other_store
-from rmq_store.commitlog.walk import Extent, extents, guess_release_4
+from rmq_store.commitlog.walk import RecordOrGap, guess_release_4, records_and_gaps
 from rmq_store.config.broker_conf import ConfigLike, StoreConfig
 from rmq_store.config.consumer_offsets import ConsumerOffsets, read_consumer_offsets
 from rmq_store.config.dledger import unread_dledger
@@ -593,7 +593,7 @@ class StoreReader:
         """
         return self.view.first_since(queue, timestamp, unreadable_before=unreadable_before)
 
-    def scan(self, start: int | None = None) -> Iterator[Extent]:
+    def scan(self, start: int | None = None) -> Iterator[RecordOrGap]:
         """Every byte of the log from `start` (default: its first) on, as whole records and gaps, each
         with its kind: filler, unwritten, torn, ghost, stale, damaged or missing."""
-        return extents(self.log, start)
+        return records_and_gaps(self.log, start)

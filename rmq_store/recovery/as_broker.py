@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.arrow.column_values import DecodedRecords
-from rmq_store.commitlog.headers import Headers, follow
+from rmq_store.commitlog.headers import Headers, follow_records
 from rmq_store.commitlog.log import CommitLog, refuse_misnamed_or_unreadable
 from rmq_store.commitlog.walk import intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
@@ -571,7 +571,7 @@ class BrokerRecovery:
             number, at = number + 1, 0
 
     def _run(self, window: Bytes, base: int, at: int) -> Headers:
-        run = follow(window, base, at, min(len(window), at + _BYTES_AT_A_TIME))
+        run = follow_records(window, base, at, min(len(window), at + _BYTES_AT_A_TIME))
         headers = Headers(window, run.at, base)
         wrong = np.flatnonzero(~(_adds_up(headers) & _right_crc(headers)))
         if not len(run.at) or (len(wrong) and not int(wrong[0])):

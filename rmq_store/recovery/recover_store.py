@@ -28,7 +28,7 @@ from rmq_store.config.consumer_offsets import (
     decode_delay_offsets,
     decode_order_info,
 )
-from rmq_store.config.json_files import Decode, as_it_is, read_config, why_broker_refuses
+from rmq_store.config.json_files import Decode, read_config, undecoded, why_broker_refuses
 from rmq_store.config.locate import (
     commitlog_folders,
     refuse_foreign_log,
@@ -214,7 +214,7 @@ def _refusals(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
 
 def _config(path: Path) -> Iterator[RefusedFile]:
     for name in _LOADED.difference(names_in_databases(path)):
-        why = why_broker_refuses(path, name, DECODED.get(name, as_it_is))
+        why = why_broker_refuses(path, name, DECODED.get(name, undecoded))
         if why is not None:
             backup = str(path / CONFIG_DIR / f"{name}.bak")
             remedy = f"restore one of them from a copy before a broker is started: {LEAVES_EMPTY}"

@@ -16,9 +16,9 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import (
     WITHIN_THE_LOG,
-    Extent,
+    RecordOrGap,
     SoundRun,
-    last_from,
+    last_record_and_end,
     sound_headers,
     walk,
 )
@@ -139,7 +139,7 @@ class LogWalk:
             elif piece.gap not in WITHIN_THE_LOG:
                 return
 
-    def _doubt_at(self, gap: Extent) -> _Doubt:
+    def _doubt_at(self, gap: RecordOrGap) -> _Doubt:
         segment = self.log.chain.segment_at(gap.start)
         assert segment is not None
         return _Doubt(gap.start, segment.base, self.log.chain.segment_end(segment))
@@ -166,7 +166,7 @@ class LogWalk:
             return False
         # Times went back, or this was not flushed. The checkpoint of a store that was closed has the
         # time of its last record.
-        last, _ = last_from(self.log, run.start)
+        last, _ = last_record_and_end(self.log, run.start)
         return last is not None and self.log.store_time_at(last) == self.flushed_until
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import CommitLog, empty_files, refuse_misnamed_or_unreadable
-from rmq_store.commitlog.walk import intact_records_behind, page_rest_end
+from rmq_store.commitlog.log import CommitLog, files_without_a_byte, refuse_misnamed_or_unreadable
+from rmq_store.commitlog.walk import end_of_page_rest, intact_records_behind
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
@@ -153,7 +153,7 @@ def _refuse_tail(log: CommitLog, log_end: int) -> None:
     front = log.chain.read(log_end, min(log_end + BLANK_SIZE, end))
     if len(front) == BLANK_SIZE and front.view(BLANK_HEAD)[0]["magic"] == MAGIC_BLANK:
         return
-    if not log.chain.is_zero(log_end, end) and page_rest_end(log, log_end) is None:
+    if not log.chain.is_zero(log_end, end) and end_of_page_rest(log, log_end) is None:
         raise _unclean(
             segment.path,
             offset=LogOffset(log_end),
@@ -260,7 +260,7 @@ class StrictRecovery:
             for segment in chain.segments:
                 if segment.size < chain.file_size <= LARGEST_FILE:
                     self._extend(segment.path, segment.size, chain.file_size)
-        for path in empty_files(log):
+        for path in files_without_a_byte(log):
             if int(path.name) < log.start:
                 self.changes.remove(path, 0)  # else zeros would begin the log
             else:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import NamedTuple
 
-from rmq_store.admin.info import StoreInfo, facts_of, info_of, store_info
+from rmq_store.admin.info import StoreInfo, info_of, store_info, summary_of
 from rmq_store.errors import LOG, StoreError, spoken
 from rmq_store.format.byte_layout import ABORT_BACKUP_FILE
 from rmq_store.markers import was_closed
@@ -48,7 +48,7 @@ def facts(inquiry: Inquiry) -> Section:
 
 def facts_from(info: StoreInfo, named: NamedStore) -> Section:
     """The section `facts`, also of a store whose queues cannot be read."""
-    rows = [[text(name), text(value)] for name, value in facts_of(info)]
+    rows = [[text(name), text(value)] for name, value in summary_of(info)]
     return Section(
         "facts",
         "The store",

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import column_names
-from rmq_store.config.locate import expanded, names_of
+from rmq_store.config.locate import broker_names_of_paths, matching_folders
 from rmq_store.dataset.condition import Condition
 from rmq_store.errors import (
     LOG,
@@ -176,7 +176,7 @@ def _as_given(options: ScanOptions) -> list[StoreToOpen]:
     if options.stores is not None:
         confs = _confs_by_name(options.broker_conf, options.stores)
         return [StoreToOpen(path, name, confs.get(name)) for name, path in options.stores.items()]
-    found = (expanded(pattern, options.storage_options) for pattern in options.paths)
+    found = (matching_folders(pattern, options.storage_options) for pattern in options.paths)
     paths = list(dict.fromkeys(chain.from_iterable(found)))
     if len(paths) > 1 and options.broker_name is not None:
         raise InvalidArgumentError(
@@ -197,7 +197,10 @@ def _as_given(options: ScanOptions) -> list[StoreToOpen]:
         )
     if len(paths) == 1:
         return [StoreToOpen(paths[0], options.broker_name, options.broker_conf)]
-    return [StoreToOpen(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
+    return [
+        StoreToOpen(path, name)
+        for path, name in zip(paths, broker_names_of_paths(paths), strict=True)
+    ]
 
 
 def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str]:

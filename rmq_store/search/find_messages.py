@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import column_names
-from rmq_store.commitlog.walk import next_start, record_or_damage
+from rmq_store.commitlog.walk import next_record_or_gap, record_or_damage
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import SysFlag, enters_queue
@@ -424,7 +424,7 @@ def _tell_damage_around(store: StoreReader, start: int, on_damage: OnDamage) -> 
     segment = store.log.chain.segment_at(start)
     if segment is not None:
         whole = (store.log.entry_start(start), None)
-        if next_start(store.log, segment, start) == whole:
+        if next_record_or_gap(store.log, segment, start) == whole:
             return
     record = record_or_damage(store.log, store.log_range()[1], start)
     if isinstance(record, StoreError):

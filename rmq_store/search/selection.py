@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.config.consumer_offsets import table_in
+from rmq_store.config.consumer_offsets import config_table
 from rmq_store.config.json_files import read_config
 from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import LOG, DataLossError, InvalidArgumentError, StoreError, nearest
@@ -48,7 +48,7 @@ def known_groups(store: StoreReader) -> set[str]:
     settings = read_config(
         store.path,
         "subscriptionGroup.json",
-        lambda path, content: table_in(path, content, "subscriptionGroupTable"),
+        lambda path, content: config_table(path, content, "subscriptionGroupTable"),
     )
     return _groups_with_traces(store).union(() if settings is None else settings.value)
 

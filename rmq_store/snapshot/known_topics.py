@@ -12,7 +12,7 @@ from rmq_store.config.json_files import config_names
 from rmq_store.config.topics_json import (
     TOPICS_FILE,
     lists_all_topics,
-    may_be_read,
+    perm_allows_read,
     queue_count,
     read_queue_count,
 )
@@ -125,7 +125,7 @@ class KnownTopics:
             return False
         settings = self.declared.get(topic)
         count = read_queue_count(settings)
-        readable = topic.startswith(DLQ_PREFIX) or may_be_read(settings)
+        readable = topic.startswith(DLQ_PREFIX) or perm_allows_read(settings)
         return readable and (count is None or number < count)
 
     @cached_property

@@ -18,7 +18,7 @@ import numpy as np
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import Extent, SoundRun, end_now, sound_headers, walk
+from rmq_store.commitlog.walk import RecordOrGap, SoundRun, current_end, sound_headers, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import tiered_queues
 from rmq_store.consumequeue.queue_folders import QueueFolders, line_of_lost_end
@@ -133,7 +133,7 @@ class Opening:
         """Whether nothing has written the store since its last clean stop, which ended it."""
         if not self.snapshot.closed or not was_closed(self.view.root):
             return False
-        return end_now(self.log, self.snapshot.log_end) == self.snapshot.log_end
+        return current_end(self.log, self.snapshot.log_end) == self.snapshot.log_end
 
     @property
     def lost_end(self) -> StoreError | None:
@@ -392,13 +392,13 @@ def is_cut_short(log: CommitLog) -> bool:
         return False
     own = CommitLog(log.chain.folders, file_size=segments[0].size)
     end = own.chain.stop
-    last: SoundRun | Extent | None = None
+    last: SoundRun | RecordOrGap | None = None
     try:
         if not own.chain.read(max(own.start, end - _END), end).any():
             return False
         for piece in walk(own, check_crc=False):
             last = piece
-        if not isinstance(last, Extent):
+        if not isinstance(last, RecordOrGap):
             return last is not None and last.stop == end
         if last.gap not in (Gap.TORN, Gap.DAMAGED) or last.stop != end:
             return False

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog, Mark
-from rmq_store.commitlog.walk import intact_records_behind, last_from
+from rmq_store.commitlog.walk import intact_records_behind, last_record_and_end
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
@@ -138,10 +138,10 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
     closed, file = was_closed(root), log.last_file()
     if file is None:
         return StoreSnapshot(log.start, log.start, closed=closed)
-    (last, end), file_end = last_from(log, file.base), log.chain.segment_end(file)
+    (last, end), file_end = last_record_and_end(log, file.base), log.chain.segment_end(file)
     looked_at = end
     while (behind := log.next_record(file, looked_at + 1, file_end)) is not None:
-        newer, stop = last_from(log, behind)
+        newer, stop = last_record_and_end(log, behind)
         if newer is None:
             looked_at = behind
         else:
@@ -190,7 +190,7 @@ def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: 
     newest = sorted({(queue.last_log_offset, queue.log_stop) for queue in listed}, reverse=True)
     for where, stop in newest[:_RECORDS_TRIED]:
         if where >= log.start and log.is_record(where, stop - where):
-            last, end = last_from(log, stop)
+            last, end = last_record_and_end(log, stop)
             known = _LogEnd(stop, where if last is None else last, end)
             break
     else:
@@ -202,7 +202,7 @@ def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _Lo
     file = log.last_file()
     if file is None:
         return _LogEnd(log.start, None, log.start)
-    last, end = last_from(log, file.base)
+    last, end = last_record_and_end(log, file.base)
     known = [queue.log_stop for queue in listed if log.start < queue.log_stop <= end]
     return _LogEnd(max(known, default=log.start), last, end)
 
@@ -225,7 +225,7 @@ def _after_damage(log: CommitLog, listed: Collection[ListedQueue], known: _LogEn
         where, size = int(beyond.log_offset[row]), int(beyond.size[row])
         time = log.store_time_at(where, size)
         if time is not None and (stored is None or time >= stored):
-            last, end = last_from(log, where + size)
+            last, end = last_record_and_end(log, where + size)
             return _LogEnd(where + size, where if last is None else last, end)
     return known
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
-from rmq_store.commitlog.walk import end_now
+from rmq_store.commitlog.walk import current_end
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.consumer_offsets import read_delay_offsets
 from rmq_store.errors import LOG
@@ -118,7 +118,7 @@ def timers_due_after_log(store: StoreReader) -> int:
 def _is_written(store: StoreReader) -> bool:
     """Whether a broker writes on: it delivers what the log of this moment does not show."""
     end = store.log_range()[1]
-    return end_now(store.log, end) > end
+    return current_end(store.log, end) > end
 
 
 def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.arrow import compute as pc
-from rmq_store.config.consumer_offsets import given_in_order, read_consumer_offsets
+from rmq_store.config.consumer_offsets import popped_in_order, read_consumer_offsets
 from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -249,7 +249,7 @@ def _row(key: GroupQueue, offset: int, pop: PoppedMessage, state: str) -> Row:
 
 def _given_in_order(store: StoreReader, newest: int) -> Iterator[Row]:
     """The rows of queues that are popped in order: what each group was given last."""
-    for order in given_in_order(store.path):
+    for order in popped_in_order(store.path):
         for at, offset in enumerate(order.offsets):
             until = order.time + order.invisible_ms
             state = INVISIBLE if until > newest else DUE

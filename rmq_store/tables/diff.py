@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import WITHIN_THE_LOG, Extent, walk
+from rmq_store.commitlog.walk import WITHIN_THE_LOG, RecordOrGap, walk
 from rmq_store.format.byte_layout import Bytes, Ints
 from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.record import Gap
@@ -161,7 +161,7 @@ def _piece_over(log: CommitLog, place: int) -> _Piece:
     if segment is None:
         return _Piece(place, place, Gap.MISSING.value)
     for piece in walk(log, max(segment.base, log.start), place + 1):
-        if isinstance(piece, Extent):
+        if isinstance(piece, RecordOrGap):
             if piece.stop > place:
                 nothing = piece.gap in WITHIN_THE_LOG
                 return _Piece(piece.start, piece.stop, str(piece.gap and piece.gap.value), nothing)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmq_store.config.json_files import as_it_is, config_names, read_config, written_at
+from rmq_store.config.json_files import config_names, last_write_ms, read_config, undecoded
 from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files.segments import entries_of
@@ -229,13 +229,13 @@ def config_rows(store: StoreReader) -> Iterator[tuple[str, Row, list[tuple[str, 
     for name in config_names(store.path):
         path = folder / name
         try:
-            file = read_config(store.path, name, as_it_is)
+            file = read_config(store.path, name, undecoded)
         except CorruptConfigError as error:
             yield name, {"file": str(path), "modified": _modified(path), "problem": str(error)}, []
             continue
         if file is None:
             continue
-        row: dict[str, Any] = {"file": str(file.path), "modified": written_at(file.path)}
+        row: dict[str, Any] = {"file": str(file.path), "modified": last_write_ms(file.path)}
         row["problem"] = "; ".join(file.warnings()) or None
         yield name, row, list(_leaves(file.content))
 
@@ -250,8 +250,8 @@ def _config(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator
 
 def _modified(path: Path) -> int | None:
     """When a file, or the .bak if it is missing, was written; ms."""
-    written = written_at(path)
-    return written_at(path.with_name(f"{path.name}.bak")) if written is None else written
+    written = last_write_ms(path)
+    return last_write_ms(path.with_name(f"{path.name}.bak")) if written is None else written
 
 
 def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, Value]]:

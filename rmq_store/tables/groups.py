@@ -12,12 +12,12 @@ from typing import Any
 
 from rmq_store.config.broker_conf import RetentionPolicy
 from rmq_store.config.consumer_offsets import (
-    Committed,
+    GroupOffset,
     committed_offsets,
     committed_pulled_and_popped_offsets,
     read_delay_file,
 )
-from rmq_store.config.json_files import written_at
+from rmq_store.config.json_files import last_write_ms
 from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.format.byte_layout import CONFIG_DIR
@@ -36,11 +36,11 @@ NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECOR
 def source_of(store: StoreReader, name: str) -> tuple[str, int | None]:
     """The path of a config file that was read, and when it was written (ms); None if it is gone now."""
     path = Path(store.path) / CONFIG_DIR / name
-    return str(path), written_at(path)
+    return str(path), last_write_ms(path)
 
 
 def group_rows(
-    store: StoreReader, offsets: Iterable[Committed], counted: int = COUNTED
+    store: StoreReader, offsets: Iterable[GroupOffset], counted: int = COUNTED
 ) -> Iterator[Row]:
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
@@ -73,7 +73,9 @@ def group_rows(
         yield row
 
 
-def _unacknowledged(store: StoreReader, offsets: Iterable[Committed]) -> Counter[GroupQueue] | None:
+def _unacknowledged(
+    store: StoreReader, offsets: Iterable[GroupOffset]
+) -> Counter[GroupQueue] | None:
     """As `not_acknowledged`; None, and a warning, if a file that says it cannot be read."""
     try:
         return not_acknowledged(store, {(c.group, c.queue): c.offset for c in offsets})

@@ -13,12 +13,12 @@ from rmq_store.config.consumer_offsets import (
     POPPED,
     committed_offsets,
     has_consumer_offsets,
+    pulled_and_popped_offsets,
     read_delay_file,
-    sent_offsets,
 )
-from rmq_store.config.json_files import as_it_is, config_names, read_config
+from rmq_store.config.json_files import config_names, read_config, undecoded
 from rmq_store.config.rocksdb import GROUPS_FILE
-from rmq_store.config.topics_json import TOPICS_FILE, may_be_read, read_queue_count
+from rmq_store.config.topics_json import TOPICS_FILE, perm_allows_read, read_queue_count
 from rmq_store.config.without_file import effect_without
 from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
@@ -127,7 +127,7 @@ def config_findings(store: StoreReader) -> Iterator[Finding]:
     yield from _missing_files(store, names)
     for name in names:
         try:
-            file = read_config(store.path, name, DECODED.get(name, as_it_is))
+            file = read_config(store.path, name, DECODED.get(name, undecoded))
         except CorruptConfigError as error:
             yield _unreadable(error, store)
             continue
@@ -255,7 +255,7 @@ def _sent(store: StoreReader) -> Iterator[Finding]:
 
     Before its first offset may be what has expired meanwhile.
     """
-    for kind, name, group, queue, offset in sent_offsets(store.path):
+    for kind, name, group, queue, offset in pulled_and_popped_offsets(store.path):
         limits = _range_of(store, queue)
         if limits is None or offset <= limits[1]:
             continue
@@ -372,7 +372,7 @@ def _why_unread(store: StoreReader, topic: str, queues: int) -> tuple[str, str]:
             "was deleted, and a recovery listed its messages again"
         )
     settings = store.view.topics.declared.get(topic, {})
-    if may_be_read(settings):
+    if perm_allows_read(settings):
         why, todo = f"readQueueNums {read_queue_count(settings)}", f"readQueueNums to {queues}"
     else:
         why, todo = f"perm {settings['perm']}, without 4 (read)", f"perm to {settings['perm'] | 4}"

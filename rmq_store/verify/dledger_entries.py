@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.commitlog.walk import Extent, SoundRun
+from rmq_store.commitlog.walk import RecordOrGap, SoundRun
 from rmq_store.config.dledger import members_in
 from rmq_store.errors import StoreError
 from rmq_store.files.segment_chain import SegmentChain
@@ -67,7 +67,7 @@ class EntryChecks:
         self._units = _units_of(store)
         self.spans: list[EntrySpan] = []
 
-    def take(self, piece: SoundRun | Extent) -> None:
+    def take(self, piece: SoundRun | RecordOrGap) -> None:
         """Check the entries of a piece of the log."""
         frame = self._log.frame_at(piece.start)
         if isinstance(piece, SoundRun) and frame:
@@ -75,7 +75,7 @@ class EntryChecks:
             places = headers.at[:, None] + np.arange(-frame, 0)
             heads = headers.window[places].reshape(-1).view(ENTRY_HEAD)
             self._check(heads, headers.at + headers.base - frame, headers.total, piece.stop)
-        elif isinstance(piece, Extent) and piece.gap is Gap.FILLER and frame:
+        elif isinstance(piece, RecordOrGap) and piece.gap is Gap.FILLER and frame:
             raw = self._log.chain.read(piece.start, min(piece.start + ENTRY_HEAD_SIZE, piece.stop))
             if len(raw) == ENTRY_HEAD_SIZE and raw.view(ENTRY_HEAD)["magic"][0] != BLANK:
                 places, nothing = np.array([piece.start]), np.zeros(1, dtype=np.int64)

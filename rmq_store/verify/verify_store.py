@@ -17,14 +17,14 @@ import numpy as np
 
 from rmq_store.arrow.column_values import DecodedRecords
 from rmq_store.commitlog.headers import Headers
-from rmq_store.commitlog.log import MisnamedFile, empty_files, misnamed_files
+from rmq_store.commitlog.log import MisnamedFile, files_without_a_byte, misnamed_files
 from rmq_store.commitlog.walk import (
-    Extent,
     Progress,
+    RecordOrGap,
     SoundRun,
-    end_now,
-    next_start,
-    page_rest_end,
+    current_end,
+    end_of_page_rest,
+    next_record_or_gap,
     walk,
 )
 from rmq_store.config.dledger import DATA, dledger_folders, members_in
@@ -271,7 +271,7 @@ def _cuts(store: StoreReader, file: SegmentFile, stop: int, size: int) -> list[i
     if count < 2 or log.frame_at(start) or log.chain.cost.looks_at_once > 1:
         return [start, stop]
     places = (start + (end - start) * number // count for number in range(1, count))
-    cuts = {next_start(log, file, place, check_crc=True)[0] for place in places}
+    cuts = {next_record_or_gap(log, file, place, check_crc=True)[0] for place in places}
     return sorted({start, *cuts, stop})
 
 
@@ -311,7 +311,7 @@ class _PartCheck:
         file = store.log.chain.segment_at(start)
         self.misnamed = [] if file is None else list(misnamed_files(store.log, [file]))
 
-    def take(self, piece: SoundRun | Extent) -> None:
+    def take(self, piece: SoundRun | RecordOrGap) -> None:
         """Check the next piece of the log."""
         if piece.start < self.log_end:
             self.entries.take(piece)
@@ -447,7 +447,7 @@ def _unreached(piece: AfterEnd) -> Finding:
     )
 
 
-def _note_gap(store: StoreReader, extent: Extent, part: CheckedPart) -> None:
+def _note_gap(store: StoreReader, extent: RecordOrGap, part: CheckedPart) -> None:
     gap = extent.gap
     if gap is Gap.GHOST and not _is_left_over(store, extent):
         gap = Gap.DAMAGED
@@ -465,7 +465,7 @@ def _note_gap(store: StoreReader, extent: Extent, part: CheckedPart) -> None:
         part.damage.append((extent.start, extent.stop))
     stop = extent.stop
     if extent.gap is Gap.MISSING and any(
-        extent.start <= int(path.name) < extent.stop for path in empty_files(store.log)
+        extent.start <= int(path.name) < extent.stop for path in files_without_a_byte(store.log)
     ):
         meaning = _EMPTY_FILE
     if extent.gap in (Gap.TORN, Gap.STALE):
@@ -483,7 +483,7 @@ def _note_gap(store: StoreReader, extent: Extent, part: CheckedPart) -> None:
     )
 
 
-def _is_left_over(store: StoreReader, ghost: Extent) -> bool:
+def _is_left_over(store: StoreReader, ghost: RecordOrGap) -> bool:
     """Whether a record that names another place was there once: it has expired, and no queue lists it
     here; or it is there now too."""
     chain, size = store.log.chain, ghost.stop - ghost.start
@@ -507,13 +507,13 @@ def _is_listed(store: StoreReader, record: Bytes, log_offset: int) -> bool:
 
 
 def _about_end(
-    store: StoreReader, extent: Extent, usual: tuple[str, str, str]
+    store: StoreReader, extent: RecordOrGap, usual: tuple[str, str, str]
 ) -> tuple[str, str, str, int]:
     """Code, meaning and advice for bytes after the last record, and where they stop.
 
     `usual`: those for their kind in a store that was not closed.
     """
-    rest, torn = page_rest_end(store.log, extent.start), extent.gap is Gap.TORN
+    rest, torn = end_of_page_rest(store.log, extent.start), extent.gap is Gap.TORN
     stop = extent.stop if rest is None else rest
     if not store.snapshot().closed:
         code, meaning, advice = usual
@@ -539,7 +539,7 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     beside.add_all(start_findings(store, whole.records, whole.last_timestamp))
     beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
-    now = end_now(store.log, end)
+    now = current_end(store.log, end)
     ahead = () if now == end else _AHEAD
     findings.add_all(finding for finding in beside if finding.code not in ahead)
     findings.add_all(_grown(store, now))

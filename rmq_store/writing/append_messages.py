@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_store.arrow.encoding.batch_to_records import (
     LOOPBACK,
     OffsetProperties,
-    Prepared,
+    PreparedMessages,
     prepare,
     with_offset_properties,
 )
@@ -137,7 +137,7 @@ class RecordAppender:
             rows = slice(at, at + count)
             sizes = records.total[rows]
             places[rows] = self.log.end + np.cumsum(sizes) - sizes
-            if halves is not None and isinstance(records, Prepared):
+            if halves is not None and isinstance(records, PreparedMessages):
                 named = at + np.flatnonzero(halves[rows] >= 0)
                 records.numbers["preparedTransactionOffset"][named] = places[halves[named]]
             place = queue_offset[rows], places[rows], stamps[rows]

@@ -15,7 +15,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import WITHIN_THE_LOG, SoundRun, walk
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import batch_topics, topics_to_extend
+from rmq_store.config.topics_json import batch_topics, topic_configs_to_change
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, entries_to_write
 from rmq_store.consumequeue.queue_files import QueueWriter
 from rmq_store.errors import CorruptRecordError, LogOffset, StoreError
@@ -51,7 +51,7 @@ class Dispatcher:
         """`listed`: callback that receives the new queue ends after each write."""
         self._config = config
         self._listed = listed
-        self.batch_topics = batch_topics(topics_to_extend(root)) | snapshot.batch_topics
+        self.batch_topics = batch_topics(topic_configs_to_change(root)) | snapshot.batch_topics
         ends = {queue: state.file_stop for queue, state in snapshot.queues.items()}
         self._queues = QueueWriter(root, config, queue_files, ends)
         self._index = _open_index(root, config, release)

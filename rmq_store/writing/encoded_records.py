@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmq_store.arrow.column_values import KeyPositions
-from rmq_store.arrow.encoding.batch_to_records import Prepared
+from rmq_store.arrow.encoding.batch_to_records import PreparedMessages
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, plain_entries
 from rmq_store.errors import InvalidArgumentError
@@ -123,7 +123,7 @@ class EncodedRecords(RecordFacts):
         return data
 
 
-Unplaced = Prepared | EncodedRecords
+Unplaced = PreparedMessages | EncodedRecords
 """n records without a place in the log. `store_timestamp`: ms; 0: the store assigns it."""
 
 
@@ -186,7 +186,7 @@ class ListedRecords(RecordFacts):
 # --- encoding -------------------------------------------------------------------------------------
 
 
-def can_encode(prepared: Prepared) -> bool:
+def can_encode(prepared: PreparedMessages) -> bool:
     """Whether the bytes of these records do not depend on their place, except for its own fields.
 
     Not so with record CRCs, inner batches, messages for several queues, and delayed messages, whose
@@ -201,7 +201,7 @@ def can_encode(prepared: Prepared) -> bool:
     return not any(name.encode() in stored for name in _NAMES_OF_QUEUES)
 
 
-def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
+def encode(prepared: PreparedMessages, rows: slice, dialect: Dialect) -> EncodedRecords:
     """The records `rows` of checked messages as bytes. The caller has asked `can_encode`."""
     nothing = np.zeros(rows.stop - rows.start, dtype=np.int64)
     data = prepared.placed(rows, nothing, nothing, nothing)
@@ -209,7 +209,7 @@ def encode(prepared: Prepared, rows: slice, dialect: Dialect) -> EncodedRecords:
     return facts.extended(EncodedRecords, data=data)
 
 
-def facts_of(prepared: Prepared, dialect: Dialect) -> RecordFacts | None:
+def facts_of(prepared: PreparedMessages, dialect: Dialect) -> RecordFacts | None:
     """What lists checked messages; None if it follows from other properties than tags and keys, as
     that of inner batches."""
     if SCHEDULE_TOPIC in prepared.topics or (prepared.sys_flag & SysFlag.INNER_BATCH).any():
@@ -219,7 +219,9 @@ def facts_of(prepared: Prepared, dialect: Dialect) -> RecordFacts | None:
     return None if keys.other_queues.any() else _facts(prepared, rows, keys, dialect)
 
 
-def _facts(prepared: Prepared, rows: slice, keys: KeyPositions, dialect: Dialect) -> RecordFacts:
+def _facts(
+    prepared: PreparedMessages, rows: slice, keys: KeyPositions, dialect: Dialect
+) -> RecordFacts:
     code, flags = prepared.topic_code[rows], prepared.sys_flag[rows]
     items = items_of(keys, prepared.topics, code, flags, of_tags=dialect.has("tag_items"))
     return RecordFacts(
@@ -235,7 +237,7 @@ def _facts(prepared: Prepared, rows: slice, keys: KeyPositions, dialect: Dialect
     )
 
 
-def _key_values(prepared: Prepared, rows: slice) -> KeyPositions:
+def _key_values(prepared: PreparedMessages, rows: slice) -> KeyPositions:
     ends, stored = buffers(prepared.properties)
     some: Ints = ends[rows.start : rows.stop + 1].astype(np.int64)
     return KeyPositions.of(stored, some[:-1], np.diff(some))

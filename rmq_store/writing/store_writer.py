@@ -19,10 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.arrow.encoding.batch_to_records import batch_of, store_host_of, was_in_a_store
-from rmq_store.arrow.encoding.checks import of_one_message
+from rmq_store.arrow.encoding.batch_to_records import (
+    batch_of_message,
+    store_host_of,
+    was_in_a_store,
+)
+from rmq_store.arrow.encoding.checks import as_error_of_one_message
 from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_misnamed_or_unreadable
-from rmq_store.commitlog.walk import page_rest_end
+from rmq_store.commitlog.walk import end_of_page_rest
 from rmq_store.config.broker_conf import PATH_SPLITTER, StoreConfig, paths_in
 from rmq_store.config.locate import (
     commitlog_folders,
@@ -207,7 +211,7 @@ class Flusher:
 def _clear_page_rest(log: CommitLog, end: int) -> None:
     """Set what a broker left of its buffer after the last record to zero: it would follow ours too."""
     segment = log.chain.segment_at(end)
-    if segment is not None and page_rest_end(log, end) is not None:
+    if segment is not None and end_of_page_rest(log, end) is not None:
         for change in cut(segment.path, end - segment.base):
             change.make()
 
@@ -474,11 +478,11 @@ class StoreWriter:
         raw_body, raw_properties, sysFlag, hosts and born time; it gets a new store time and new offsets.
         It and a Record are copies, as with `copied` in `append_batch`.
         """
-        batch = batch_of(message, self.dialect)
+        batch = batch_of_message(message, self.dialect)
         try:
             done = self.append_batch(batch, copied=was_in_a_store(message))
         except InvalidMessageError as error:
-            raise of_one_message(error) from error.__cause__
+            raise as_error_of_one_message(error) from error.__cause__
         queue_offset, place, size, stamp = (int(column[0]) for column in done.columns())
         return Appended(queue_offset, place, size, stamp, message_id(store_host_of(batch), place))
 

@@ -18,7 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES
-from rmq_store.arrow.encoding.properties import map_strings, rows_with_item, with_items_behind
+from rmq_store.arrow.encoding.properties import (
+    property_strings_of_maps,
+    rows_with_property,
+    with_properties_appended,
+)
 from rmq_store.arrow.property_columns import decode_property_columns
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.byte_layout import CRC_PROPERTY, Property
@@ -70,13 +74,13 @@ def with_origin(batch: pa.RecordBatch, without: tuple[str, ...]) -> tuple[str, p
     if without or "rawProperties" not in batch.schema.names:
         return "properties", _in_the_map(batch, without)
     # Rows whose stored string may have a property that `_in_the_map` drops.
-    changed = rows_with_item(batch["rawProperties"], (*ORIGIN, CRC_PROPERTY)) | _is_light(batch)
+    changed = rows_with_property(batch["rawProperties"], (*ORIGIN, CRC_PROPERTY)) | _is_light(batch)
     if not changed.any():
         return "rawProperties", _at_the_end(batch)
     kept, other = np.flatnonzero(~changed), np.flatnonzero(changed)
     strings = [
         _at_the_end(batch.take(pa.array(kept))),
-        map_strings(_in_the_map(batch.take(pa.array(other)), without)),
+        property_strings_of_maps(_in_the_map(batch.take(pa.array(other)), without)),
     ]
     order = np.argsort(np.concatenate([kept, other]))
     return "rawProperties", pa.concat_arrays(strings).take(pa.array(order))
@@ -99,7 +103,7 @@ def _at_the_end(batch: pa.RecordBatch) -> pa.Array:
         raise InvalidMessageError(
             reason="a message to replay has no queueOffset or another null in its origin"
         )
-    return with_items_behind(
+    return with_properties_appended(
         batch["rawProperties"],
         {name: columns.pop(name).cast(pa.string()) for name in _TEXTS},
         {name: column.cast(pa.int64()).to_numpy() for name, column in columns.items()},

@@ -17,7 +17,13 @@ import click
 
 from rmq_store.cli import options as cli
 from rmq_store.cli.command import Command, exit_code_of
-from rmq_store.cli.options import Declared, RareOption, on_broken_pipe, rare_flag, rare_option
+from rmq_store.cli.options import (
+    DeclaredOption,
+    OptionOfHelpAll,
+    on_broken_pipe,
+    rare_flag,
+    rare_option,
+)
 from rmq_store.errors import LOG, AccessError, DataLossError, json_text, spoken_as
 from rmq_store.heap_settings import keep_freed_memory
 from rmq_store.questions.answer_by_shares import ask, processes_for
@@ -51,7 +57,7 @@ RANGES = (  # those that select queue ranges
     "failOnDataLoss",
 )
 
-size = cli.parsed(parse_size)  # in bytes, or with k, m, g
+size = cli.option_type(parse_size)  # in bytes, or with k, m, g
 _OPTIONS = {
     "store": cli.STORE_PATH,
     "as_json": cli.JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
@@ -68,10 +74,10 @@ OF_THE_RUN = ("as_json", "report", "engine", "master", "verify")
 """Options of every job that its spec does not have."""
 _ENGINE_OPTIONS = {
     "master": cli.MASTER.but(
-        RareOption, help="Spark's master (default: spark-submit's, else local)."
+        OptionOfHelpAll, help="Spark's master (default: spark-submit's, else local)."
     ),
     "engine": cli.ENGINE.but(
-        RareOption,
+        OptionOfHelpAll,
         default=cli.AUTO,
         help="Work in this process (local) or on Spark. auto: local up to a log of 4 GiB, "
         "without --master and spark-submit.",
@@ -99,7 +105,7 @@ class Job(Command):
         about: str,
         run: Run,
         spec_of: Callable[[Given], Any],
-        options: Mapping[str, Declared],
+        options: Mapping[str, DeclaredOption],
         *,
         validate: Callable[[Any], object],
         prepare: Callable[[Any, Any], Any] = lambda builder, spec: builder,
@@ -109,7 +115,9 @@ class Job(Command):
         super().__init__(
             name,
             callback=self._called,
-            params=cli.params_of({**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}),
+            params=cli.click_params(
+                {**_OPTIONS, **(_ENGINE_OPTIONS if engines else {}), **options}
+            ),
             help=about,
             epilog=_EXIT_CODES,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -20,7 +20,7 @@ from typing import Any
 import click
 from rich.cells import cell_len
 
-from rmq_store.cli.output import Output, cell, echo, padded, say
+from rmq_store.cli.output import Output, cell, padded, print_line, print_styled
 from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path
@@ -179,9 +179,9 @@ class JobResult(ABC):
         stopped = self.stopped_by is not None
         color = "red" if stopped else "green" if self.ok else "yellow"
         after = f"; {counted(warnings, 'warning')} before" if warnings else ""
-        say(self._how_it_ended() + after, err=stopped, fg=color, bold=True)
+        print_line(self._how_it_ended() + after, err=stopped, fg=color, bold=True)
         for problem in self.problems:
-            say(f"! {problem}", err=True, fg="red", bold=True)
+            print_line(f"! {problem}", err=True, fg="red", bold=True)
         self._show_tables()
         print_pairs("what was read", source_rows(self.source))
 
@@ -243,7 +243,7 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     kept = [name for name in rows[0] if name in _KEPT]
     Output(False).rows(shown, list(rows[0]), cells, kept=kept)
     if len(rows) > len(shown):
-        say(f"and {len(rows) - len(shown):,} more; --json has all rows")
+        print_line(f"and {len(rows) - len(shown):,} more; --json has all rows")
 
 
 def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
@@ -253,13 +253,13 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, Any]]) -> None:
     on_screen = sys.stdout.isatty()
     width = max((cell_len(name) for name, _ in shown), default=0) if on_screen else 0
     for name, value in shown:
-        echo(padded(name, width) + ("  " if on_screen else "\t") + value)
+        print_styled(padded(name, width) + ("  " if on_screen else "\t") + value)
 
 
 def _print_title(title: str) -> None:
     if not sys.stdout.isatty():
         click.echo()
-    say(title, italic=True)
+    print_line(title, italic=True)
 
 
 def _cell(value: Any) -> str:

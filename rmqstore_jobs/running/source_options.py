@@ -13,9 +13,9 @@ import click
 from rmq_store.cli.command import in_shell_words
 from rmq_store.cli.options import (
     WORDS,
-    Declared,
-    RareOption,
-    joined,
+    DeclaredOption,
+    OptionOfHelpAll,
+    joined_values,
     option,
     rare_option,
     shell_option_name,
@@ -100,16 +100,16 @@ def word_of(name: str) -> str:
     return WORDS[name].words[0] if name in WORDS else shell_option_name(name)
 
 
-def source_options(names: Sequence[str]) -> dict[str, Declared]:
+def source_options(names: Sequence[str]) -> dict[str, DeclaredOption]:
     """Options of the Spark source, by the source's names for them; their values are texts."""
     return {known.name: _declared(known) for known in OPTIONS if known.name in names}
 
 
-class SourceOption(RareOption):
+class SourceOption(OptionOfHelpAll):
     """An option of the source that commands do not have; the page of the source explains it."""
 
 
-def _declared(known: Option) -> Declared:
+def _declared(known: Option) -> DeclaredOption:
     own, text = WORDS.get(known.name), None
     word, kind = word_of(known.name), SourceOption if own is None else click.Option
     how: dict[str, Any] = {"metavar": "TIME" if known.parse is parse_time else "TEXT"}
@@ -120,13 +120,13 @@ def _declared(known: Option) -> Declared:
         default = _YES_OR_NO.get(known.default, known.default)
         text = f"{_meaning(known)} (default: {default})."
     if known.name in _SEVERAL:
-        how |= {"multiple": True, "callback": joined(_SEVERAL[known.name])}
+        how |= {"multiple": True, "callback": joined_values(_SEVERAL[known.name])}
     if known.parse is flag:
         how = {"is_flag": True, "default": None}
         how["callback"] = lambda _, __, given: None if given is None else str(given).lower()
         word = word if own is not None else f"{word}/--no-{word.removeprefix('--')}"
-    kind = RareOption if known.name in _RARE else kind
-    return Declared(kind, [word], help=text, hidden=text is None, **how)
+    kind = OptionOfHelpAll if known.name in _RARE else kind
+    return DeclaredOption(kind, [word], help=text, hidden=text is None, **how)
 
 
 def _meaning(known: Option) -> str:
@@ -150,7 +150,7 @@ def advice_in_shell_words(advice: str, command: click.Command | None = None) -> 
 # --- queues, and ranges of their offsets ------------------------------------------------------------
 
 
-QUEUE_OPTIONS: Mapping[str, Declared] = {
+QUEUE_OPTIONS: Mapping[str, DeclaredOption] = {
     "queues": option(
         "--queue",
         metavar="[TOPIC:]ID",

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commitlog.log import Mark
 from rmq_store.config.dledger import unread_dledger
-from rmq_store.config.locate import name_in_pattern, names_of
+from rmq_store.config.locate import broker_names_of_paths, name_in_pattern
 from rmq_store.errors import DataLossError, InvalidArgumentError, MissingFileError, StoreError
 from rmq_store.files.remote.uri_filesystem import has_pattern
 from rmq_store.files.segments import again_if_expired
@@ -207,7 +207,7 @@ class Follower:
                 return name
         plain = list(dict.fromkeys(path for path in self.options.paths if not has_pattern(path)))
         if target.path in plain and len(self.options.paths) > 1:
-            return names_of(plain)[plain.index(target.path)]
+            return broker_names_of_paths(plain)[plain.index(target.path)]
         if target.broker_name is not None:
             return target.broker_name
         if target.path not in self._names:

@@ -22,10 +22,10 @@ from rmq_store.arrow.encoding.batch_to_records import (
     KNOWN_COLUMNS,
     LOOPBACK,
     NUMBER_COLUMNS,
-    Prepared,
+    PreparedMessages,
     prepare,
 )
-from rmq_store.arrow.encoding.checks import cast_to, invalid, lengths, topic_fault
+from rmq_store.arrow.encoding.checks import cast_column, invalid_message, lengths, topic_fault
 from rmq_store.arrow.encoding.properties import PROPERTY_WORDS
 from rmq_store.arrow.property_columns import buffers, decode_property_columns
 from rmq_store.errors import InvalidArgumentError, nearest
@@ -47,7 +47,7 @@ _RECORDS = "records"
 
 
 def staged_records(
-    prepared: Prepared, rows: slice, queue_id: pa.Array, dialect: Dialect
+    prepared: PreparedMessages, rows: slice, queue_id: pa.Array, dialect: Dialect
 ) -> pa.RecordBatch:
     """The records `rows` as a batch to be staged, with the queues of `queue_id`, which may be null."""
     records = encode(prepared, rows, dialect)
@@ -170,7 +170,7 @@ def staged_batches(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[pa.
 
 def columns_and_records(
     batch: pa.RecordBatch, options: WriteOptions
-) -> tuple[pa.RecordBatch, Prepared]:
+) -> tuple[pa.RecordBatch, PreparedMessages]:
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
     given = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
     release = dialect(options.release)
@@ -178,7 +178,7 @@ def columns_and_records(
         # No new topic may have such a name, copied rows or not.
         fault = topic_fault(options.topic, release, options.config)
         if fault is not None:
-            raise invalid(0, fault)
+            raise invalid_message(0, fault)
     columns = _as_stored(given, options, batch.num_rows)
     queue_id = columns["queueId"]
     known = {**columns, "queueId": pc.fill_null(queue_id, pa.scalar(0, pa.int32()))}
@@ -192,7 +192,7 @@ def columns_and_records(
     columns["rawProperties"] = prepared.properties
     columns["queueId"] = _queues_by_key(queue_id, prepared.properties, options.queues)
     for name in [host for host in _HOSTS if host in columns]:
-        columns[name] = cast_to(columns[name], pa.string(), name)
+        columns[name] = cast_column(columns[name], pa.string(), name)
     return pa.RecordBatch.from_pydict(columns), prepared
 
 
@@ -201,7 +201,7 @@ def _as_stored(
 ) -> dict[str, pa.Array]:
     """The columns, each made what the store takes. A queue that is not known yet is null."""
     made = {
-        "topic": cast_to(given["topic"], pa.string(), "topic")
+        "topic": cast_column(given["topic"], pa.string(), "topic")
         if options.topic is None
         else pa.repeat(pa.scalar(options.topic), count)
     }
@@ -214,12 +214,12 @@ def _as_stored(
     body = "rawBody" if "rawBody" in given else "body"
     if "sysFlag" in made:
         made["sysFlag"] = _flags_of_bodies(made["sysFlag"].to_numpy(), raw=body == "rawBody")
-    made["body"] = cast_to(given[body], pa.binary(), body)
+    made["body"] = cast_column(given[body], pa.binary(), body)
     for name in (*_HOSTS, *PROPERTY_WORDS, "properties", "rawProperties"):
         if name in given:
             made[name] = given[name]
     queue_id = given.get("queueId", pa.nulls(count, pa.int32()))
-    made["queueId"] = cast_to(queue_id, pa.int32(), "queueId")
+    made["queueId"] = cast_column(queue_id, pa.int32(), "queueId")
     return made
 
 
@@ -228,7 +228,7 @@ def _flags_of_bodies(flags: npt.NDArray[np.int32], *, raw: bool) -> pa.Array:
     stored as it is."""
     unlisted = ~enters_queue(flags)
     if unlisted.any():
-        raise invalid(
+        raise invalid_message(
             int(np.argmax(unlisted)),
             "sysFlag marks a message that no queue lists: prepared or rolled back",
         )
@@ -247,7 +247,7 @@ def _refuse_whole_batches(given: Mapping[str, pa.Array], properties: pa.Array) -
     if not len(members):
         return
     if not {"properties", "rawProperties"} & set(given):
-        raise invalid(
+        raise invalid_message(
             int(members[0]),
             "sysFlag marks an inner batch, or a message of one",
             advice="Add the column properties, which shows the difference, or leave out sysFlag",
@@ -255,7 +255,7 @@ def _refuse_whole_batches(given: Mapping[str, pa.Array], properties: pa.Array) -
     own = properties.take(pa.array(members))
     whole = pc.match_substring(own, Property.INNER_NUM + "\x01").to_numpy(zero_copy_only=False)
     if whole.any():
-        raise invalid(
+        raise invalid_message(
             int(members[np.argmax(whole)]),
             "the record is an inner batch",
             advice="Read its messages, with unwrapBatches=true",
@@ -272,7 +272,7 @@ def _numbers(column: pa.Array, name: str, null: int | None = 0) -> pa.Array:
     if is_time:
         millis = pa.timestamp("ms", tz=column.type.tz)
         column = pc.floor_temporal(column, unit="millisecond").cast(millis).view(pa.int64())
-    numbers = cast_to(column, kind, name)
+    numbers = cast_column(column, kind, name)
     if name in _TIMES and not is_time:
         _refuse_other_units(pc.fill_null(numbers, 0).to_numpy(), name)
     return numbers if null is None else pc.fill_null(numbers, pa.scalar(null, kind))
@@ -288,7 +288,7 @@ def _refuse_other_units(values: Ints, name: str) -> None:
             "Give milliseconds, or a timestamp: timestamp_seconds() makes one of seconds, "
             "timestamp_micros() of microseconds"
         )
-        raise invalid(row, f"{name} {values[row]} {why}", advice=advice)
+        raise invalid_message(row, f"{name} {values[row]} {why}", advice=advice)
 
 
 def _queues_by_key(queue_id: pa.Array, properties: pa.Array, queues: int) -> pa.Array:

@@ -19,7 +19,7 @@ from rmq_store.admin.retention import (
     RetentionPolicy,
     apply_retention,
     plan_retention,
-    why_kept,
+    why_oldest_file_is_kept,
 )
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError, StoreLockedError
@@ -282,7 +282,7 @@ def test_why_the_oldest_file_is_still_there(aged: GoldenStore) -> None:
             (later, 75, "deleteWhen"),
             (RetentionPolicy(deleteWhen=""), 10, "deleteWhen"),
         ):
-            found = why_kept(store, policy, now_ms=NOW, disk_used_percent=used)
+            found = why_oldest_file_is_kept(store, policy, now_ms=NOW, disk_used_percent=used)
             assert found is not None
             assert (found.path, found.kept_by) == (first, kept_by)
             assert found.old_enough_at == NOW - (100 - policy.fileReservedTime) * HOUR
@@ -305,7 +305,7 @@ def test_the_last_file_stays(tmp_path: Path) -> None:
     for path in log_files(store)[:-1]:
         path.unlink()
     with store.open() as opened:
-        found = why_kept(opened, ALWAYS, now_ms=NOW, disk_used_percent=99)
+        found = why_oldest_file_is_kept(opened, ALWAYS, now_ms=NOW, disk_used_percent=99)
     assert found is not None
     assert (found.kept_by, found.goes_at) == (LAST_FILE, None)
 

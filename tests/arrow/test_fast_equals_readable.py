@@ -358,7 +358,7 @@ def check_runs(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]) -> None:
         window, base = log_with_decoys(seed)
         stop = len(window) - seed % 50 if seed % 3 == 0 else len(window)
         places, end = readable_run(window.tobytes(), base, stop)
-        run = walk.follow(window, base, 0, stop)
+        run = walk.follow_records(window, base, 0, stop)
         assert (run.at.tolist(), run.stop) == (places, end), f"seed {seed}"
         longest = max(longest, len(places))
     assert longest > 7

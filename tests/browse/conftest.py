@@ -16,7 +16,7 @@ import pytest
 from bs4 import BeautifulSoup, Tag
 
 from rmq_store.browse.page import address
-from rmq_store.browse.server import HOST, Dashboard, listening_on, server_of
+from rmq_store.browse.server import HOST, Dashboard, loopback_socket, server_of
 from rmq_store.report.section import NamedStore
 from rmq_store.store import MessageStore
 from tests.support.golden import GoldenStore
@@ -103,7 +103,7 @@ class Site:
 def served(path: str, limit: float = 60, **how: Any) -> Iterator[Site]:
     """A server over a store, in this process."""
     dashboard = Dashboard(partial(MessageStore.open, path, **how), NamedStore.of(path), limit)
-    listening = listening_on(0)
+    listening = loopback_socket(0)
     server = server_of(dashboard)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()

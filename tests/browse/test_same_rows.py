@@ -11,7 +11,7 @@ import pytest
 from bs4 import Tag
 
 from rmq_store.browse import pages
-from rmq_store.browse.page import before, messages_in, newest_slices
+from rmq_store.browse.page import messages_in, newest_slices, ranges_before
 from rmq_store.errors import StoreError
 from rmq_store.search.selection import Search, ranges_in_store
 from rmq_store.tables import TABLES_OF_A_STORE
@@ -391,5 +391,5 @@ def test_pages_have_every_message_once(golden: Golden, name: str, tags: str | No
                 places = [
                     store.log_offset_of(part.queue, part.start) for part in newest if len(part)
                 ]
-                slices = before(store, slices, min(places))
+                slices = ranges_before(store, slices, min(places))
             assert found == whole

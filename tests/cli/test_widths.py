@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from rmq_store.cli.main import COMMANDS
-from rmq_store.cli.output import CUT, Column, ColumnKind, Layout, cut_in_the_middle
+from rmq_store.cli.output import CUT, Column, ColumnKind, Layout, cut_middle
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, objects, run
@@ -203,7 +203,7 @@ def test_values_show_what_a_column_holds() -> None:
 @pytest.mark.parametrize("text", ["0123456789", "é" * 30, "\u6f22" * 20, "a\u6f22" * 9])
 def test_a_cut_text_keeps_its_start_and_its_end(text: str) -> None:
     for width in range(1, 24):
-        cut = cut_in_the_middle(text, width)
+        cut = cut_middle(text, width)
         assert cell_len(cut) <= width
         if cell_len(text) <= width:
             assert cut == text

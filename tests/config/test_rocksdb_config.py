@@ -15,8 +15,12 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.reset_offsets import apply_reset
-from rmq_store.config.consumer_offsets import committed_offsets, read_consumer_offsets, sent_offsets
-from rmq_store.config.json_files import ConfigFile, as_it_is, config_names, read_config
+from rmq_store.config.consumer_offsets import (
+    committed_offsets,
+    pulled_and_popped_offsets,
+    read_consumer_offsets,
+)
+from rmq_store.config.json_files import ConfigFile, config_names, read_config, undecoded
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, UnsupportedStoreError
 from rmq_store.verify import verify
@@ -35,7 +39,7 @@ def held(folder: Path, copy: Path) -> dict[str, Any]:
 
 
 def groups_of(root: str) -> ConfigFile[Any]:
-    groups = read_config(root, "subscriptionGroup.json", as_it_is)
+    groups = read_config(root, "subscriptionGroup.json", undecoded)
     assert groups is not None
     return groups
 
@@ -170,12 +174,12 @@ def test_one_database_of_version_2(copy: GoldenStore) -> None:
         offset_key(2, "g", "orders", 1): struct.pack(">q", 8),
     }
     write_database(config / "rdb", {"default": rows})
-    found = read_config(copy.path, "topics.json", as_it_is)
+    found = read_config(copy.path, "topics.json", undecoded)
     assert found is not None
     assert found.content["dataVersion"] == {"stateVersion": 2, "timestamp": 1234, "counter": 17}
     assert set(read_topic_configs(copy.path)) == {"orders", "größe"}
     assert read_consumer_offsets(copy.path) == {"g": {"orders": {0: 5, 3: 2**40}}}
-    assert [one.offset for one in sent_offsets(copy.path)] == [8]
+    assert [one.offset for one in pulled_and_popped_offsets(copy.path)] == [8]
     assert groups_of(copy.path).content["subscriptionGroupTable"] == {"g": {"groupName": "g"}}
     names = {"topics.json", "consumerOffset.json", "subscriptionGroup.json"}
     assert names <= set(config_names(copy.path))

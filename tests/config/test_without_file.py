@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_file
-from rmq_store.config.json_files import as_it_is, read_config
-from rmq_store.config.topics_json import topics_to_extend
+from rmq_store.config.json_files import read_config, undecoded
+from rmq_store.config.topics_json import topic_configs_to_change
 from rmq_store.config.without_file import EFFECTS, NEWEST_FILES, OF_NEWEST_FILES, effect_without
 from rmq_store.errors import CorruptConfigError
 from rmq_store.markers import read_timer_check
@@ -19,7 +19,7 @@ from tests.support.golden import GoldenStore, unpack, verified
 
 JSON = [name for name in EFFECTS if name.endswith(".json")]
 READERS = {
-    "topics.json": topics_to_extend,
+    "topics.json": topic_configs_to_change,
     "consumerOffset.json": read_consumer_offsets,
     "delayOffset.json": read_delay_file,
     "timercheck": read_timer_check,
@@ -70,7 +70,7 @@ def test_a_broker_does_not_start_on_two_broken_files(
     if backup is not None:
         (folder / f"{name}.bak").write_bytes(backup)
     with pytest.raises(CorruptConfigError) as refused:
-        read_config(tmp_path, name, as_it_is)
+        read_config(tmp_path, name, undecoded)
     assert (REFUSES in str(refused.value)) is refuses
     assert EFFECTS[name] in str(refused.value)
 

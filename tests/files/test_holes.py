@@ -15,7 +15,7 @@ import pytest
 from rmq_store import Gap, MessageStore
 from rmq_store.commitlog import headers
 from rmq_store.commitlog.log import CommitLog
-from rmq_store.commitlog.walk import extents
+from rmq_store.commitlog.walk import records_and_gaps
 from rmq_store.errors import DataLossError
 from rmq_store.files.durable_files import cut
 from rmq_store.files.segment_chain import SegmentChain
@@ -255,7 +255,7 @@ def test_a_record_that_begins_at_the_end_of_a_hole_is_found(
     else:
         # No page is left out in part: write the zeros.
         write_at(log, page, bytes(3 * page - before))
-    pieces = list(extents(CommitLog([log.parent])))
+    pieces = list(records_and_gaps(CommitLog([log.parent])))
     records = [extent.start for extent in pieces if extent.record is not None]
     assert wanted in records
     assert [(e.start, e.stop) for e in pieces if e.gap is Gap.DAMAGED] == [(page, wanted)]

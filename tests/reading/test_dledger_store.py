@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore, QueueId, QueueSlice
-from rmq_store.admin.info import facts_of, store_info
+from rmq_store.admin.info import store_info, summary_of
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
 from rmq_store.reading.log_reader import LogFollower, LogPlace
 from rmq_store.verify import Severity, verify
@@ -276,7 +276,7 @@ def test_the_member_that_is_furthest_is_read_unless_another_is_asked_for(
         for entry in entries[:count]:
             log.add(entry.number, term, entry.body)
         log.close()
-    said = dict(facts_of(store_info(root)))["DLedger log"]
+    said = dict(summary_of(store_info(root)))["DLedger log"]
     assert said == (
         "dledger-n2 (up to entry 399 of term 1); not read: dledger-n0 (up to entry 759 of term 0), "
         "dledger-n1 (up to entry 499 of term 0)"

@@ -18,13 +18,13 @@ Walk = tuple[int, int | None]
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets from which a walk to the next record was made."""
-    walk, made = log_walk.next_start, list[int]()
+    walk, made = log_walk.next_record_or_gap, list[int]()
 
     def noted(log: CommitLog, segment: SegmentFile, offset: int) -> Walk:
         made.append(offset)
         return walk(log, segment, offset)
 
-    monkeypatch.setattr(log_walk, "next_start", noted)
+    monkeypatch.setattr(log_walk, "next_record_or_gap", noted)
     return made
 
 
@@ -65,5 +65,5 @@ def test_the_next_record_is_the_same_however_far_before_it_a_walk_begins(
             segment = store.log.chain.segment_at(start)
             assert segment is not None
             if segment.base <= before:
-                assert log_walk.next_start(store.log, segment, before + 1)[0] == start
-                assert log_walk.next_start(store.log, segment, start - 1)[0] == start
+                assert log_walk.next_record_or_gap(store.log, segment, before + 1)[0] == start
+                assert log_walk.next_record_or_gap(store.log, segment, start - 1)[0] == start

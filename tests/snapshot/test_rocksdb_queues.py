@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_store import MessageStore, QueueId, QueueSlice
-from rmq_store.admin.info import facts_of, store_info
+from rmq_store.admin.info import store_info, summary_of
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptQueueError, UnsupportedStoreError
@@ -138,7 +138,7 @@ def test_info_says_what_to_install(golden: GoldenStore) -> None:
     info = store_info(golden.path)
     end = MessageStore.open(golden.path, queues=False).log_range()[1]
     assert (info.topics, info.queues, info.logEnd) == (None, None, end)
-    facts = dict(facts_of(info))
+    facts = dict(summary_of(info))
     assert "pip install 'rmqstore[rocksdb]'" in facts["queues"]
     assert (facts["queues"].startswith("not known: "), "topics" in facts) == (True, False)
 

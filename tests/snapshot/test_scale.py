@@ -246,7 +246,7 @@ def test_a_thousand_messages_cost_no_more_to_open_than_a_hundred(
 def test_the_log_is_not_walked_from_its_start(tmp_path: Path, counts: Counts) -> None:
     store = SparseStore(tmp_path / "store", 1, 1, 1, short=10)
     walked: list[int] = []
-    follow = walk.follow
+    follow = walk.follow_records
 
     def counting(window: Bytes, base: int, start: int, *how: Any) -> walk.RecordRun:
         walked.append(base + start)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.config.locate import names_of
+from rmq_store.config.locate import broker_names_of_paths
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import Scan, pinned_scan
@@ -141,7 +141,7 @@ def test_plans_have_absolute_paths(
     ],
 )
 def test_the_names_of_several_stores(paths: list[str], names: list[str]) -> None:
-    assert names_of(paths) == names
+    assert broker_names_of_paths(paths) == names
 
 
 def test_two_of_one_name_are_refused_with_the_fix(golden: Golden) -> None:

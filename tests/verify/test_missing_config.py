@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.admin.info import facts_of, store_info
+from rmq_store.admin.info import store_info, summary_of
 from rmq_store.verify import verify
 from tests.support.golden import KINDS, STORES, Golden, GoldenStore, unpack, unpack_kind
 from tests.support.running.campaigns import some
@@ -64,6 +64,6 @@ def test_no_store_of_a_real_broker_lacks_a_file(name: str, tmp_path: Path) -> No
 def test_info_counts_queues_that_only_the_log_has(golden: Golden, tmp_path: Path) -> None:
     crashed = unpack_kind("rocksdb-crash-5.5.0", tmp_path)
     unseen = "not verified: rmqstore verify STORE"
-    assert dict(facts_of(store_info(crashed.path)))["queues"] == f"12; {unseen}"
+    assert dict(summary_of(store_info(crashed.path)))["queues"] == f"12; {unseen}"
     clean = store_info(golden("clean-5.5.0").path)
-    assert dict(facts_of(clean))["queues"] == f"17; {unseen}"
+    assert dict(summary_of(clean))["queues"] == f"17; {unseen}"

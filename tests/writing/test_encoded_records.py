@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
-from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, Prepared, prepare
+from rmq_store.arrow.encoding.batch_to_records import LOOPBACK, PreparedMessages, prepare
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.compression import SysFlag
@@ -57,7 +57,7 @@ def mixed(count: int, seed: int, topics: tuple[str, ...] = TOPICS) -> pa.RecordB
     )
 
 
-def prepared(batch: pa.RecordBatch, release: str | None = None, **more: Any) -> Prepared:
+def prepared(batch: pa.RecordBatch, release: str | None = None, **more: Any) -> PreparedMessages:
     config = StoreConfig.of({**SMALL, **more})
     return prepare(batch, config, dialect(release), LOOPBACK)
 

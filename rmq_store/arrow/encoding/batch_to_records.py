@@ -15,18 +15,18 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import FIELDS, PROPERTIES
 from rmq_store.arrow.encoding.checks import (
-    cast_to,
+    cast_column,
     check_sizes,
-    invalid,
+    invalid_message,
     lengths,
-    needs_v2,
+    needs_record_version_2,
     topic_fault,
 )
 from rmq_store.arrow.encoding.properties import (
     PROPERTY_WORDS,
-    given_strings,
+    merged_property_strings,
     property_strings,
-    rows_with_item,
+    rows_with_property,
 )
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.config.broker_conf import StoreConfig
@@ -99,7 +99,7 @@ class Hosts:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedMessages:
     """n checked messages, with all parts of their records except offsets and times.
 
     `total` is the size of each record in bytes. Numbers are arrays of n. `store_timestamp` is 0 if
@@ -145,7 +145,7 @@ class Prepared:
             if number.isdigit() and int(number):
                 counts[row] = int(number)
             elif not self.copied:
-                raise invalid(row, f"an inner batch without {Property.INNER_NUM}")
+                raise invalid_message(row, f"an inner batch without {Property.INNER_NUM}")
         return counts
 
     def placed(
@@ -156,7 +156,7 @@ class Prepared:
         body_ends, bodies = buffers(self.body)
         property_ends, properties = buffers(self.properties)
         topic_ends = np.cumsum([0, *map(len, self.topic_fields)], dtype=np.int32)
-        magics = [MAGIC_V2 if needs_v2(topic) else MAGIC_V1 for topic in self.topics]
+        magics = [MAGIC_V2 if needs_record_version_2(topic) else MAGIC_V1 for topic in self.topics]
         numbers = {name: values[rows] for name, values in self.numbers.items()}
         total = self.total[rows]
         data = np.empty(int(total.sum()), dtype=np.uint8)
@@ -200,7 +200,7 @@ def prepare(
     default_host: str,
     *,
     copied: bool = False,
-) -> Prepared:
+) -> PreparedMessages:
     """Check a batch and build the parts of its records.
 
     Raises InvalidMessageError, with the row, for anything that the broker of this release refuses.
@@ -217,18 +217,20 @@ def prepare(
     born_v6, store_v6 = born_host.rows_v6(), store_host.rows_v6()
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
         row = int(np.argmax(born_v6 | store_v6))
-        raise invalid(row, f"release {dialect} cannot store an IPv6 host")
+        raise invalid_message(row, f"release {dialect} cannot store an IPv6 host")
     flags = numbers["sysFlag"] & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     flags |= np.where(born_v6, np.int32(SysFlag.BORN_HOST_V6), np.int32(0))
     flags |= np.where(store_v6, np.int32(SysFlag.STORE_HOST_V6), np.int32(0))
     numbers["sysFlag"] = flags
-    raw_topics = [(encode_utf8(topic), 2 if needs_v2(topic) else 1) for topic in topics]
+    raw_topics = [
+        (encode_utf8(topic), 2 if needs_record_version_2(topic) else 1) for topic in topics
+    ]
     fields = [len(raw).to_bytes(width, "big") + raw for raw, width in raw_topics]
     body = columns["body"]
     of_topics = np.array([len(field) for field in fields], dtype=np.int64)[topic_code]
     of_bodies, of_properties = lengths(body), lengths(properties)
     v6_extra = (born_v6.astype(np.int64) + store_v6) * V6_EXTRA
-    prepared = Prepared(
+    prepared = PreparedMessages(
         topics,
         topic_code,
         _number(columns, "queueId", np.int32, len(batch)),
@@ -253,13 +255,13 @@ def prepare(
 def _refuse_null(column: pa.Array, name: str) -> None:
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise invalid(row, f"{name} is null")
+        raise invalid_message(row, f"{name} is null")
 
 
 def _refuse_negative(values: npt.NDArray[Any], name: str) -> None:
     negative = np.flatnonzero(values < 0)
     if len(negative):
-        raise invalid(int(negative[0]), f"{name} is below 0")
+        raise invalid_message(int(negative[0]), f"{name} is below 0")
 
 
 def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -283,7 +285,7 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         )
     for name, kind in {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}.items():
         if columns[name].type != kind:
-            columns[name] = cast_to(columns[name], kind, name)
+            columns[name] = cast_column(columns[name], kind, name)
     return columns
 
 
@@ -296,7 +298,7 @@ def _topics(
     for code, name in enumerate(names):
         fault = topic_fault(name, dialect, config, copied=copied)
         if fault is not None:
-            raise invalid(int(np.argmax(codes == code)), fault)
+            raise invalid_message(int(np.argmax(codes == code)), fault)
     return names, codes
 
 
@@ -306,8 +308,8 @@ def _number(columns: dict[str, pa.Array], name: str, kind: Any, count: int) -> n
         return np.zeros(count, dtype=kind)
     _refuse_null(column, name)
     if pa.types.is_timestamp(column.type):
-        column = cast_to(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
-    numbers = cast_to(column, pa.from_numpy_dtype(kind), name)
+        column = cast_column(column, pa.timestamp("ms", tz=column.type.tz), name).view(pa.int64())
+    numbers = cast_column(column, pa.from_numpy_dtype(kind), name)
     values: npt.NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
     return values
 
@@ -316,7 +318,7 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
     """The host of each message; nulls become the default host."""
     names, codes = [default], np.zeros(count, dtype=np.int32)
     if name in columns:
-        texts = cast_to(columns[name], pa.string(), name).fill_null(default).dictionary_encode()
+        texts = cast_column(columns[name], pa.string(), name).fill_null(default).dictionary_encode()
         names, codes = texts.dictionary.to_pylist(), texts.indices.to_numpy()
     table = np.zeros((max(1, len(names)), HOST_V6_SIZE), dtype=np.uint8)
     is_v6 = np.zeros(len(table), dtype=bool)
@@ -324,7 +326,7 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
         try:
             raw = parse_host(text)
         except (ValueError, OverflowError) as error:
-            raise invalid(
+            raise invalid_message(
                 int(np.argmax(codes == code)), f"{name} is not ip:port or [ip]:port", actual=text
             ) from error
         table[code, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
@@ -342,7 +344,9 @@ _KINDS = {
 }
 
 
-def batch_of(message: Message | Record | Mapping[str, Any], dialect: Dialect) -> pa.RecordBatch:
+def batch_of_message(
+    message: Message | Record | Mapping[str, Any], dialect: Dialect
+) -> pa.RecordBatch:
     """The columns of a message, one row. A value of None is left out.
 
     Raises InvalidMessageError for an unknown name, and for a value that its column cannot have.
@@ -499,7 +503,7 @@ def with_offset_properties(
     if not (flags & SysFlag.INNER_BATCH).any() and not _names_queues(batch):
         return batch
     columns = columns_of(batch)
-    stored = given_strings(columns, dialect).to_pylist()
+    stored = merged_property_strings(columns, dialect).to_pylist()
     ends_last = "rawProperties" in columns or not dialect.has("no_last_separator")
     queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
     for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
@@ -519,7 +523,7 @@ def _names_queues(batch: pa.RecordBatch) -> bool:
     if stored is not None and len(stored):
         known = stored.cast(pa.binary())
         known = known.drop_null() if known.null_count else known
-        if rows_with_item(known, (Property.INNER_MULTI_DISPATCH,)).any():
+        if rows_with_property(known, (Property.INNER_MULTI_DISPATCH,)).any():
             return True
     if given is not None and pa.types.is_map(given.type) and len(given):
         first, last = (given.offsets[row].as_py() for row in (0, -1))

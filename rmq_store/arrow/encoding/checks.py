@@ -47,7 +47,7 @@ def topic_fault(
         return f"topic {name[:40]!r}... has {size} bytes, at most {MAX_TOPIC_LENGTH} are stored"
     if not is_plain_name(name):
         return f"topic {name!r} cannot name the folder of its queues"
-    if not needs_v2(name):
+    if not needs_record_version_2(name):
         return None
     if not dialect.has("v2_magic") or (config.autoMessageVersionOnTopicLen is False and not copied):
         return (
@@ -77,10 +77,10 @@ def check_sizes(
         if wrong.any():
             row = int(np.argmax(wrong))
             bounds = {"expected": f"at most {limit} bytes", "actual": f"{int(sizes[name][row])}"}
-            raise invalid(row, f"{what} is too large", **bounds)
+            raise invalid_message(row, f"{what} is too large", **bounds)
 
 
-def needs_v2(topic: str) -> bool:
+def needs_record_version_2(topic: str) -> bool:
     """Whether the length of `topic` needs the two bytes of record version 2."""
     return len(encode_utf8(topic)) > MAX_TOPIC_LENGTH_V1
 
@@ -90,7 +90,7 @@ def lengths(strings: pa.Array) -> Ints:
     return np.diff(buffers(strings)[0]).astype(np.int64)
 
 
-def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
+def invalid_message(row: int, reason: str, **sides: Any) -> InvalidMessageError:
     """An InvalidMessageError for message `row` of a batch."""
     sides.setdefault("advice", f"Nothing of {_BATCH} was written")
     error = InvalidMessageError(reason=f"message {row} of {_BATCH}: {reason}", **sides)
@@ -98,14 +98,14 @@ def invalid(row: int, reason: str, **sides: Any) -> InvalidMessageError:
     return error
 
 
-def of_one_message(error: InvalidMessageError) -> InvalidMessageError:
+def as_error_of_one_message(error: InvalidMessageError) -> InvalidMessageError:
     """The error of the batch that was made of one message, as one of that message."""
     said = error.advice and error.advice.replace(_BATCH, "it")
     sides = {"expected": error.expected, "actual": error.actual}
     return InvalidMessageError(error.path, reason=error.fault or error.reason, advice=said, **sides)
 
 
-def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+def cast_column(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     """The column cast to another type.
 
     Raises InvalidMessageError for an unrelated type, and for a value that does not fit, with its
@@ -126,7 +126,7 @@ def cast_to(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
             array.slice(row, 1).cast(kind)
         except pa.ArrowInvalid as of_row:
             why = of_row
-        raise invalid(
+        raise invalid_message(
             row, f"column {name} does not fit: {why}", expected=kind, actual=array.type
         ) from why
 

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_store.arrow import compute as pc
-from rmq_store.arrow.encoding.checks import cast_to, invalid
+from rmq_store.arrow.encoding.checks import cast_column, invalid_message
 from rmq_store.arrow.property_columns import (
     OFFSETS_END,
     buffers,
     decode_property_columns,
-    room_for,
+    room_for_values,
     string_array,
 )
 from rmq_store.config.broker_conf import StoreConfig
@@ -45,10 +45,10 @@ def property_strings(
     columns: dict[str, pa.Array], dialect: Dialect, config: StoreConfig
 ) -> pa.Array:
     """The stored property string of every message, with space for a record CRC if the store uses it."""
-    stored = _without_crc_items(given_strings(columns, dialect))
+    stored = _without_crc_items(merged_property_strings(columns, dialect))
     _refuse_unwritten(stored)
     if config.enabledAppendPropCRC and dialect.has("record_crc"):
-        stored = pa.array([with_crc_place(raw) for raw in stored.to_pylist()], pa.binary())
+        stored = pa.array([with_room_for_crc(raw) for raw in stored.to_pylist()], pa.binary())
     return stored
 
 
@@ -60,20 +60,20 @@ def _refuse_unwritten(stored: pa.Array) -> None:
     some = np.flatnonzero(lengths)
     wrong = some[raw[ends[some + 1] - 1] == 0]
     if len(wrong):
-        raise invalid(int(wrong[0]), "its properties end in a zero byte")
+        raise invalid_message(int(wrong[0]), "its properties end in a zero byte")
     for row in np.flatnonzero(lengths > len(_SECTOR)).tolist():
         if _SECTOR in raw[ends[row] : ends[row + 1]].tobytes():
-            raise invalid(row, f"its properties have {len(_SECTOR)} zero bytes in a row")
+            raise invalid_message(row, f"its properties have {len(_SECTOR)} zero bytes in a row")
 
 
-def given_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
+def merged_property_strings(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Array:
     """The property string of every message by all columns that give properties; a null counts as absent.
 
     `rawProperties` comes first. Raises InvalidMessageError if another column differs from it.
     """
     if "rawProperties" not in columns:
         return _encoded_properties(columns, dialect)
-    stored = cast_to(columns["rawProperties"], pa.binary(), "rawProperties")
+    stored = cast_column(columns["rawProperties"], pa.binary(), "rawProperties")
     if stored.null_count:
         others = {name: column for name, column in columns.items() if name != "rawProperties"}
         stored = pc.coalesce(stored, _encoded_properties(others, dialect))
@@ -96,7 +96,7 @@ def without_crc_item(raw: bytes) -> bytes:
     return raw if record_crc_of(raw) is None else raw[:-CRC_ITEM_SIZE]
 
 
-def with_crc_place(raw: bytes) -> bytes:
+def with_room_for_crc(raw: bytes) -> bytes:
     """A property string with space for the record CRC at its end; drops an existing CRC."""
     raw = without_crc_item(raw)
     if raw and raw[-1] != PROPERTY_SEPARATOR:
@@ -104,7 +104,7 @@ def with_crc_place(raw: bytes) -> bytes:
     return raw + crc_item(0)
 
 
-def rows_with_item(stored: pa.Array, names: Sequence[str]) -> Mask:
+def rows_with_property(stored: pa.Array, names: Sequence[str]) -> Mask:
     """Rows whose property string has an item of one of some names, with any value. No string is null."""
     ends, raw = buffers(stored)
     mask = np.empty(len(stored), dtype=np.bool_)
@@ -112,7 +112,7 @@ def rows_with_item(stored: pa.Array, names: Sequence[str]) -> Mask:
     return mask
 
 
-def with_items_behind(
+def with_properties_appended(
     stored: pa.Array, texts: Mapping[str, pa.Array], numbers: Mapping[str, Ints]
 ) -> pa.Array:
     """n property strings, each with the same items behind it and a separator at the end.
@@ -148,7 +148,7 @@ def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Ar
     if "properties" not in columns:
         return _of_words(words, len(columns["topic"]), ends_last)
     given = columns["properties"]
-    stored = map_strings(given, last_separator=ends_last)
+    stored = property_strings_of_maps(given, last_separator=ends_last)
     if given.null_count:
         stored = pc.if_else(given.is_valid(), stored, _of_words(words, len(given), ends_last))
     _check_agreement(stored, words)
@@ -159,7 +159,7 @@ def _words_of(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     return {name: columns[name] for name in PROPERTY_WORDS if name in columns}
 
 
-def map_strings(column: pa.Array, *, last_separator: bool = True) -> pa.Array:
+def property_strings_of_maps(column: pa.Array, *, last_separator: bool = True) -> pa.Array:
     """Property strings of a map column."""
     column = column.fill_null(pa.scalar([], type=column.type)) if column.null_count else column
     keys, values = column.keys.cast(pa.binary()), column.items.cast(pa.binary())
@@ -182,7 +182,7 @@ def _refuse_null(given: pa.Array, items: Numbers) -> None:
     missing = np.flatnonzero(~given.to_numpy(zero_copy_only=False)[items[0] : items[-1]])
     if len(missing):
         row = int(np.searchsorted(items, items[0] + missing[0], side="right")) - 1
-        raise invalid(row, "a property is null")
+        raise invalid_message(row, "a property is null")
 
 
 def _room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
@@ -192,14 +192,14 @@ def _room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
             reason="the properties of a batch have 2 GiB or more",
             advice="Append smaller batches. Nothing of the batch was written",
         )
-    return room_for(size, count)
+    return room_for_values(size, count)
 
 
 def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> pa.Array:
     """Strings of only KEYS, TAGS and UNIQ_KEY; skips null and empty values."""
     nothing = pa.repeat(_NO_TEXT, count)
     (key_ends, keys), (tag_ends, tags), (id_ends, ids) = given = [
-        buffers(cast_to(words.get(name, nothing), pa.string(), name).fill_null(_NO_TEXT))
+        buffers(cast_column(words.get(name, nothing), pa.string(), name).fill_null(_NO_TEXT))
         for name in PROPERTY_WORDS
     ]
     fronts, front_ends = _fronts_of(PROPERTY_WORDS.values())
@@ -227,12 +227,12 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
     ):
         if name not in words:
             continue
-        given = cast_to(words[name], pa.string(), name).fill_null("")
+        given = cast_column(words[name], pa.string(), name).fill_null("")
         agrees = pc.or_(pc.equal(given, there.fill_null("")), pc.equal(given, _NO_TEXT))
         same = agrees.to_numpy(zero_copy_only=False)
         if not same.all():
             row = int(np.argmin(same))
-            raise invalid(
+            raise invalid_message(
                 row,
                 f"{name} and properties[{PROPERTY_WORDS[name]}] differ",
                 expected=there[row].as_py(),
@@ -246,13 +246,13 @@ def _check_same_map(stored: pa.Array, given: pa.Array) -> None:
 
     A null counts as absent.
     """
-    strings = map_strings(decode_property_columns(stored, with_map=True).properties)
-    encoded = map_strings(given)
+    strings = property_strings_of_maps(decode_property_columns(stored, with_map=True).properties)
+    encoded = property_strings_of_maps(given)
     differ = pc.and_(pc.not_equal(strings, encoded), given.is_valid())
     for row in np.flatnonzero(differ.to_numpy(zero_copy_only=False)).tolist():
         there, wanted = (decode_properties(column[row].as_py()) for column in (strings, encoded))
         if there != wanted:  # they may differ in order alone
-            raise invalid(
+            raise invalid_message(
                 row,
                 "rawProperties and properties differ",
                 expected=there,

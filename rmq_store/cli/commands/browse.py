@@ -9,7 +9,7 @@ import webbrowser
 from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.options import StoreArgs, flag, option
-from rmq_store.cli.output import say
+from rmq_store.cli.output import print_line
 from rmq_store.errors import require_extra
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -45,21 +45,21 @@ def browse(
         rmqstore browse /data/store --port 8077 --no-open
     """
     require_extra("browse")
-    from rmq_store.browse.server import HOST, Dashboard, listening_on, serve
+    from rmq_store.browse.server import HOST, Dashboard, loopback_socket, serve
     from rmq_store.report.section import NamedStore
 
     named = NamedStore.of(at.store, at.broker_conf, at.broker_name)
-    with listening_on(port) as listening:
+    with loopback_socket(port) as listening:
         dashboard = Dashboard(at.open, named, timeout)
         port = listening.getsockname()[1]
         url = f"http://{HOST}:{port}{dashboard.path}"
-        say(f"{url}  (ctrl-C ends it)")
+        print_line(f"{url}  (ctrl-C ends it)")
         over_ssh = os.environ.get("SSH_CONNECTION")
         if over_ssh:
             # Our address and port as the client reached them stand behind the client's.
             _, _, host, ssh_port = (over_ssh.split() + [""] * 4)[:4]
             here = host if ssh_port in ("", "22") else f"{host} -p {ssh_port}"
-            say(f"from your own host: ssh -N -L {port}:{HOST}:{port} {here}")
+            print_line(f"from your own host: ssh -N -L {port}:{HOST}:{port} {here}")
         # Without a window for a browser, Python starts one that takes the terminal.
         elif not no_open and (sys.platform == "darwin" or any(map(os.environ.get, _DISPLAYS))):
             webbrowser.open(url)

@@ -11,9 +11,16 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import EXIT_FAILED, command
-from rmq_store.cli.messages import DAMAGE, MESSAGE_FORM, RAW, TEXT_COLUMNS, Damage, MessageForm
+from rmq_store.cli.messages import (
+    DAMAGE,
+    MESSAGE_FORM,
+    RAW,
+    TEXT_COLUMNS,
+    MessageForm,
+    SkippedDamage,
+)
 from rmq_store.cli.options import StoreArgs, argument, flag, option
-from rmq_store.cli.output import OUTPUT, Output, problem, say
+from rmq_store.cli.output import OUTPUT, Output, print_line, problem
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
@@ -39,7 +46,7 @@ def cat(
     end: Time | None = options.UNTIL,
     tags: str | None = options.TAGS,
     limit: int | None = options.LIMIT,
-    damage: Damage = DAMAGE,
+    damage: SkippedDamage = DAMAGE,
     raw: bool = RAW,
     history: bool = options.HISTORY,
     verify_queue: bool = flag(
@@ -132,7 +139,7 @@ def find(
     keys: tuple[str, ...] = options.KEYS,
     message_id: str | None = option(
         "--id",
-        type=options.word,
+        type=options.nonempty_text,
         metavar="ID",
         help="Only messages with this offsetMsgId or UNIQ_KEY.",
     ),
@@ -144,14 +151,14 @@ def find(
     end: Time | None = options.UNTIL,
     text: str | None = option(
         "--text",
-        type=options.word,
+        type=options.nonempty_text,
         metavar="TEXT",
         help="Only messages with this text in the body.",
     ),
     system: bool = options.SYSTEM,
     limit: int | None = options.LIMIT,
     explain: bool = flag("--explain", help="Show what the search reads, not the messages."),
-    damage: Damage = DAMAGE,
+    damage: SkippedDamage = DAMAGE,
     raw: bool = RAW,
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:
@@ -288,7 +295,7 @@ _MOST_LISTED = 10  # unreadable places that are listed one by one
 @command
 def trace(
     at: StoreArgs = options.STORE,
-    key: str = argument(type=options.word),
+    key: str = argument(type=options.nonempty_text),
     topic: str | None = options.TOPIC.but(help="Only messages that were sent to this topic."),
     out: Output = OUTPUT,
 ) -> bool:
@@ -334,7 +341,7 @@ def _print_life(life: MessageHistory, out: Output) -> None:
         "reports": [_in_json(dict(report), "timestamp") for report in life.reports],
     }
     if not out.as_json:
-        say(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
+        print_line(f"message {life.uniqKey or life.steps[0].msgId}: {life.outcome}")
     for step in life.steps:
         place = ", in no queue" if step.queueOffset is None else f"@{step.queueOffset}"
         text = f"{step.topic}/{step.queueId}{place}"
@@ -344,10 +351,10 @@ def _print_life(life: MessageHistory, out: Output) -> None:
         return
     for report in life.reports:
         text, at = f"group {report.get('groupName') or 'not known'}", report.get("timestamp")
-        say(_line(at, str(report["traceType"]), text, report["outcome"]))
+        print_line(_line(at, str(report["traceType"]), text, report["outcome"]))
     for consumer in life.consumers:
         text = f"group {consumer.consumerGroup}"
-        say(_line(None, consumer.state, text, _about_consumer(consumer)))
+        print_line(_line(None, consumer.state, text, _about_consumer(consumer)))
 
 
 def _about_consumer(consumer: GroupOutcome) -> str | None:

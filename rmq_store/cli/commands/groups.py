@@ -269,10 +269,10 @@ def retention(
 
 
 def _print_why(store: StoreReader, out: Output) -> None:
-    from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_kept
+    from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_oldest_file_is_kept
 
     policy = RetentionPolicy.of(store.config)
-    found = why_kept(store, policy)
+    found = why_oldest_file_is_kept(store, policy)
     if found is None:
         raise click.UsageError("the log has no files")
     written, old = shown_time(found.written), shown_time(found.old_enough_at)

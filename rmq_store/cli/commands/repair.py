@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, work_of
+from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, bytes_to_rebuild
 from rmq_store.admin.rebuild import rebuild as make
-from rmq_store.admin.salvage import NAMES_NOTHING, SalvageReport, Skipped
+from rmq_store.admin.salvage import NAMES_NOTHING, SalvageReport, SkippedRange
 from rmq_store.admin.salvage import salvage as save
 from rmq_store.cli import options
 from rmq_store.cli.command import command
@@ -128,7 +128,7 @@ def rebuild(
     if not verify and ParameterSource.COMMANDLINE in map(source_of, ("engine", "master")):
         raise click.UsageError("--engine and --master are for --verify")
     with StoreReader.open(store, broker_conf=broker_conf, queues=False) as opened:
-        total = work_of(opened)
+        total = bytes_to_rebuild(opened)
     with Progress("rebuild", total) as progress:
         report = make(
             *(store, to),
@@ -274,10 +274,10 @@ def _state(report: SalvageReport) -> Iterator[str]:
         yield f"not carried over: {sentence}"
 
 
-def _left_out(ranges: Iterable[Skipped]) -> Iterator[str]:
+def _left_out(ranges: Iterable[SkippedRange]) -> Iterator[str]:
     """A line for each range that is left out, and one for some of a kind that follow each other."""
     for (kind, reason), group in groupby(ranges, lambda one: (one.kind, one.reason)):
-        parts: list[list[Skipped]] = []
+        parts: list[list[SkippedRange]] = []
         for one in group:
             if not parts or parts[-1][-1].stop != one.start:
                 parts.append([])

@@ -19,9 +19,9 @@ from click.core import ParameterSource
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import BODY, DAMAGE, FULL, RAW, Damage, MessageForm
-from rmq_store.cli.options import StoreArgs, argument, bundle, flag, option
-from rmq_store.cli.output import Output, note, problem, say
+from rmq_store.cli.messages import BODY, DAMAGE, FULL, RAW, MessageForm, SkippedDamage
+from rmq_store.cli.options import StoreArgs, argument, flag, option, options_as_one
+from rmq_store.cli.output import Output, note, print_line, problem
 from rmq_store.errors import (
     AccessError,
     InvalidArgumentError,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from rmq_store.sql.database import Explained, StoreDatabase
 
-_FORM = bundle(
+_FORM = options_as_one(
     MessageForm,
     as_csv=flag("--csv", help="Print CSV: bodies as base64."),
     full=FULL,
@@ -68,7 +68,7 @@ def sql(
     begin: Time | None = options.SINCE,
     end: Time | None = options.UNTIL,
     system: bool = options.SYSTEM,
-    damage: Damage = DAMAGE,
+    damage: SkippedDamage = DAMAGE,
     raw: bool = RAW,
     history: bool = options.HISTORY,
     zone: tzinfo = options.ZONE,
@@ -169,7 +169,7 @@ def _run(
             if answer.plan is not None:
                 progress.pause()
                 for line in answer.plan.splitlines():
-                    say(line)
+                    print_line(line)
                 if answer.explained is not None:
                     _print_explained(answer.explained, form)
             elif answer.rows is not None and parquet is not None:
@@ -184,7 +184,7 @@ def _print_explained(found: Explained, form: MessageForm) -> None:
     if not form.as_json:
         for number, scan in enumerate(found.scans, 1):
             wanted = "all rows" if scan.filter is None else f"filter {scan.filter}"
-            say(f"scan {number} of {scan.view}: {', '.join(scan.columns)}; {wanted}")
+            print_line(f"scan {number} of {scan.view}: {', '.join(scan.columns)}; {wanted}")
         rows = [row for row in rows if row["topic"] is not None]
     if rows:
         Output(form.as_json).rows(rows, _EXPLAINED[:-2])
@@ -288,7 +288,7 @@ class Prompt:
 
     def read(self) -> None:
         """Read and run until the end. Ctrl-C drops what is typed, or ends the statement that runs."""
-        say(f"Times are in {self._database.zone}. .help says what to type.")
+        print_line(f"Times are in {self._database.zone}. .help says what to type.")
         typed: list[str] = []
         with self._history(), suppress(EOFError):
             while True:
@@ -327,7 +327,7 @@ class Prompt:
 
     def _print_help(self, _: str) -> None:
         for line in _HELP:
-            say(line)
+            print_line(line)
 
     def _print_views(self, _: str) -> None:
         about = {name: table.about for name, table in TABLES_OF_A_STORE.items()} | _ABOUT_MESSAGES

@@ -12,9 +12,9 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import DAMAGE, Damage
-from rmq_store.cli.options import StoreArgs, bundle, flag, option
-from rmq_store.cli.output import OUTPUT, Output, note, reading
+from rmq_store.cli.messages import DAMAGE, SkippedDamage
+from rmq_store.cli.options import StoreArgs, flag, option, options_as_one
+from rmq_store.cli.output import OUTPUT, Output, note, progress_of_reads
 from rmq_store.format.topics import RESERVED_PREFIX
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.selection import require_group, require_topic
@@ -66,11 +66,11 @@ class RowArgs:
     """What is printed of the rows, and how."""
 
     limit: int | None
-    damage: Damage
+    damage: SkippedDamage
     out: Output
 
 
-_ROWS = bundle(
+_ROWS = options_as_one(
     RowArgs, limit=options.LIMIT.but(help="Print at most N rows."), damage=DAMAGE, out=OUTPUT
 )
 _TOPIC = options.TOPIC.but(help="Only messages for this topic.")
@@ -168,7 +168,10 @@ def traces(
     at: StoreArgs = options.STORE,
     group: str | None = options.GROUP.but(help="Only reports of this producer or consumer group."),
     message_id: str | None = option(
-        "--id", type=options.word, metavar="ID", help="Only reports about this message (UNIQ_KEY)."
+        "--id",
+        type=options.nonempty_text,
+        metavar="ID",
+        help="Only reports about this message (UNIQ_KEY).",
     ),
     how: RowArgs = _ROWS,
 ) -> bool:
@@ -191,7 +194,7 @@ def _print(
     damage, words, codes = how.damage, _SHOWN[name].split(), _EXPIRED.get(name, ())
     given = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
-        with damage, reading(name, opened) as progress:
+        with damage, progress_of_reads(name, opened) as progress:
             rows = _Rows(TABLES[name].rows(opened, on_damage=damage.handler), given, hidden)
             found = islice(rows, how.limit)
             first = list(islice(found, 1))

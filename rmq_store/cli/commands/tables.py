@@ -12,9 +12,9 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import DAMAGE, Damage
-from rmq_store.cli.options import StoreArgs, argument, bundle, option
-from rmq_store.cli.output import OUTPUT, Output, note, print_json, reading, say
+from rmq_store.cli.messages import DAMAGE, SkippedDamage
+from rmq_store.cli.options import StoreArgs, argument, option, options_as_one
+from rmq_store.cli.output import OUTPUT, Output, note, print_json, print_line, progress_of_reads
 from rmq_store.errors import nearest
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
@@ -34,7 +34,7 @@ def info(at: StoreArgs = options.STORE, out: Output = OUTPUT) -> bool:
     Examples:
         rmqstore info /data/store
     """
-    from rmq_store.admin.info import facts_of, store_info
+    from rmq_store.admin.info import store_info, summary_of
 
     info = store_info(at.store, broker_name=at.broker_name, broker_conf=at.broker_conf)
     if out.as_json:
@@ -42,10 +42,10 @@ def info(at: StoreArgs = options.STORE, out: Output = OUTPUT) -> bool:
         times = {name: iso_time(fields[name]) for name in fields if name.endswith("Timestamp")}
         print_json({**fields, **{n: None if at in _NO_TIME else at for n, at in times.items()}})
     else:
-        for name, value in facts_of(info):
+        for name, value in summary_of(info):
             wrong = name == "damage" or (name == "closed" and not info.closed)
             wrong = wrong or (name == "queues" and info.queuesUnread is not None)
-            say(f"{name:<12} {value}", fg="red" if wrong else None)
+            print_line(f"{name:<12} {value}", fg="red" if wrong else None)
     return bool(info.damage) or info.queuesUnread is not None
 
 
@@ -87,13 +87,13 @@ def _table_names(ctx: click.Context, param: click.Parameter, typed: str) -> list
 @command
 def table(
     name: str | None = argument(metavar="NAME", required=False, shell_complete=_table_names),
-    at: StoreArgs = bundle(
+    at: StoreArgs = options_as_one(
         StoreArgs,
         store=options.STORE_PATH.but(metavar="STORE", required=False),
         broker_conf=options.BROKER_CONF,
         broker_name=options.BROKER_NAME,
     ),
-    damage: Damage = DAMAGE,
+    damage: SkippedDamage = DAMAGE,
     out: Output = OUTPUT,
 ) -> bool:
     """Print a table of the Spark source by its NAME: files, index, checkpoint, config, damage,
@@ -120,7 +120,7 @@ def table(
             return print_named(name, at, out, system=True)
         names = ", ".join(TABLES_OF_MESSAGES)
         raise click.UsageError(f"--skip-damaged is for tables of messages: {names}")
-    with at.open() as opened, damage, reading(name, opened):
+    with at.open() as opened, damage, progress_of_reads(name, opened):
         found = TABLES[name].of(opened, on_damage=damage.handler)
     out.table([found])
     return damage.conclude()
@@ -150,7 +150,7 @@ def print_named(
     with at.open() as opened:
         if topic is not None:
             require_topic(opened, topic)
-        with reading(name, opened):
+        with progress_of_reads(name, opened):
             rows = TABLES[name].rows(opened)
             if topic is not None:
                 rows = (row for row in rows if row["topic"] == topic)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import DAMAGE, MESSAGE_FORM, RAW, Damage, MessageForm
+from rmq_store.cli.messages import DAMAGE, MESSAGE_FORM, RAW, MessageForm, SkippedDamage
 from rmq_store.cli.options import StoreArgs, flag, option
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def tail(
         help="Seconds between two reads of the store.",
     ),
     tags: str | None = options.TAGS,
-    damage: Damage = DAMAGE,
+    damage: SkippedDamage = DAMAGE,
     raw: bool = RAW,
     form: MessageForm = MESSAGE_FORM,
 ) -> bool:

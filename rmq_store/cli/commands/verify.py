@@ -12,9 +12,9 @@ import click
 
 from rmq_store.cli import options
 from rmq_store.cli.command import command
-from rmq_store.cli.messages import DAMAGE, Damage
+from rmq_store.cli.messages import DAMAGE, SkippedDamage
 from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
-from rmq_store.cli.output import OUTPUT, Output, note, print_json, problem, say
+from rmq_store.cli.output import OUTPUT, Output, note, print_json, print_line, problem
 from rmq_store.errors import printable, require_extra
 from rmq_store.files.durable_files import write_whole
 from rmq_store.markers import lock_state
@@ -90,8 +90,8 @@ def print_findings(
         print_json(as_json_object(summary))
     else:
         for word, text in report.verdict.lines():
-            say(f"{word:<8} {text}")
-        say(
+            print_line(f"{word:<8} {text}")
+        print_line(
             f"{count_of_problems(report)}: {counted(report.records, 'record')}, "
             f"{counted(report.queues, 'queue')}, {counted(len(report.index), 'index file')}"
         )
@@ -103,9 +103,9 @@ def print_findings(
             what = f"{finding.code}{times}: {finding.path}{where}: {finding.meaning}"
             click.echo(click.style(f"{severity:<8}", fg=_COLOURS[severity]) + printable(what))
             if verbose:
-                say(f"        {finding.advice}")
+                print_line(f"        {finding.advice}")
         if lock.held is not False:
-            say(f"lock {lock}")
+            print_line(f"lock {lock}")
     return report
 
 
@@ -128,7 +128,7 @@ def diff(
         help="Compare the messages by UNIQ_KEY and body, wherever they are: after a migration or replay.",
     ),
     topics: tuple[str, ...] = options.TOPICS,
-    damage: Damage = DAMAGE,
+    damage: SkippedDamage = DAMAGE,
     on: EngineArgs = options.ENGINE_ARGS,
     out: Output = OUTPUT,
 ) -> bool:
@@ -162,7 +162,7 @@ def diff(
         out.table([found], _SHOWN, kept=("what", "name", "first", "meaning"))
         note(f"{counted(len(rows), 'difference')}; first: {store}, second: {other}")
     else:
-        tell = note if out.as_json else say
+        tell = note if out.as_json else print_line
         tell(f"no difference: log {start} to {end}, {queues}, offsets and configuration")
     return bool(rows)
 
@@ -171,7 +171,11 @@ _MOST_LISTED = 20  # messages; --json lists all
 
 
 def _print_messages(
-    places: Sequence[StoreArgs], on: EngineArgs, topics: Sequence[str], damage: Damage, out: Output
+    places: Sequence[StoreArgs],
+    on: EngineArgs,
+    topics: Sequence[str],
+    damage: SkippedDamage,
+    out: Output,
 ) -> bool:
     from rmq_store.questions.diff_messages import TopicDiff, diff_messages
 
@@ -253,9 +257,9 @@ def report(
     write_whole(output, html_of(found))
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
     for word, line in found.verdict:
-        say(f"{word:<8} {line}")
+        print_line(f"{word:<8} {line}")
     unchecked = "; not verified: rmqstore report --verify, or rmqstore verify"
-    say(f"{output}: {counts}{'' if found.verdict else unchecked}")
+    print_line(f"{output}: {counts}{'' if found.verdict else unchecked}")
     if found.failed:
         problem(f"sections that could not be made: {', '.join(found.failed)}")
     return found.has_problem
