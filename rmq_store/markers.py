@@ -17,9 +17,9 @@ import numpy as np
 
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError, OsErrorsOf, StoreLockedError, from_os_error
-from rmq_store.files.durable_files import no_regular_file, read_file, sync_folder
+from rmq_store.files.durable_files import not_a_regular_file, read_file, sync_folder
 from rmq_store.files.remote.remote_store import refuse_remote, shadow_of
-from rmq_store.files.safe_paths import refuse_link, refuse_special
+from rmq_store.files.safe_paths import refuse_irregular_file, refuse_link
 from rmq_store.format.byte_layout import (
     ABORT_BACKUP_FILE,
     ABORT_FILE,
@@ -59,7 +59,7 @@ class StoreLock:
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             mode = os.fstat(self._fd).st_mode
             os.close(self._fd)
-            raise no_regular_file(self._path, mode)
+            raise not_a_regular_file(self._path, mode)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -156,7 +156,7 @@ def write_abort(root: Path, release: Dialect) -> None:
     """Create `abort`. If it is missing, the last stop was clean."""
     pid = str(os.getpid()) if release.has("abort_holds_pid") else ""
     for name in (ABORT_FILE, ABORT_BACKUP_FILE):
-        refuse_special(root / name)
+        refuse_irregular_file(root / name)
     with OsErrorsOf(root / ABORT_FILE, "writing"):
         with (root / ABORT_FILE).open("w") as file:
             file.write(pid)
@@ -238,7 +238,7 @@ class Checkpoint:
         It is one write of less than a sector, so after a crash the file is the old or the new one.
         Before 5.5.0 the bytes from 40 on are not changed.
         """
-        refuse_special(path)
+        refuse_irregular_file(path)
         with OsErrorsOf(path, "writing"):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:

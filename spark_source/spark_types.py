@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from rmq_store.arrow.column_definitions import BY_NAME, PROPERTIES, TIMESTAMP, column_names
 from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
-from rmq_store.files.parallel import one_ahead
+from rmq_store.files.parallel import made_ahead
 from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.query import CORRUPT
 from rmq_store.scan.tasks import TO_PASS_DAMAGE
@@ -145,7 +145,7 @@ def all_to_spark(
     one. With local files a second thread gains no time and takes processor time.
     """
     converted = (to_spark(batch, schema) for batch in batches)
-    with closing(one_ahead(converted) if ahead else converted) as ready:
+    with closing(made_ahead(converted) if ahead else converted) as ready:
         for batch in ready:
             yield from _slices(batch)
 

@@ -12,7 +12,7 @@ from rmq_store.config.dledger import members_in
 from rmq_store.config.locate import tiered_queues
 from rmq_store.config.rocksdb import rocksdb_queues
 from rmq_store.errors import CorruptConfigError, StoreError, printable, shown_path
-from rmq_store.files.segments import entries_of
+from rmq_store.files.segments import folder_entries
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, INDEX_DIR, is_index_name
 from rmq_store.markers import Checkpoint, LockState, lock_state, was_closed
 from rmq_store.reading.store_reader import StoreReader
@@ -81,7 +81,9 @@ def info_of(store: StoreReader, unread: StoreError | None = None) -> StoreInfo:
     topics = {queue.topic for queue in store.queues()}
     system = sum(map(store.is_system_topic, topics))
     tiered = tiered_queues(root)
-    names = [entry.name for entry in entries_of(root / INDEX_DIR, "listing", NotADirectoryError)]
+    names = [
+        entry.name for entry in folder_entries(root / INDEX_DIR, "listing", NotADirectoryError)
+    ]
     return StoreInfo(
         shown_path(str(root)),
         store.broker_name,

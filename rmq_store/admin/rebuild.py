@@ -36,7 +36,7 @@ from rmq_store.config.locate import require_apart
 from rmq_store.config.rocksdb import KEPT_NAMES, data_version_counter, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, topic_configs_to_change
 from rmq_store.consumequeue.queue_database import require_writer
-from rmq_store.consumequeue.queue_folders import EntriesBeyondLogCopy
+from rmq_store.consumequeue.queue_folders import EntriesAfterCopiedLog
 from rmq_store.errors import InvalidArgumentError, OsErrorsOf, cannot_create
 from rmq_store.files.durable_files import copy_stored, read_file, sync_folder
 from rmq_store.files.journal import refuse_content
@@ -192,7 +192,7 @@ def rebuild(
             state["storeType"] = store_type
         kinds, queues = (
             TopicKinds.of(store),
-            EntriesBeyondLogCopy(store.path, store.config, store.log),
+            EntriesAfterCopiedLog(store.path, store.config, store.log),
         )
         if TOPICS_FILE not in names_in_databases(store.path):
             topic_configs_to_change(store.path)  # refuses one that nobody could extend

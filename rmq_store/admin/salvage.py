@@ -37,7 +37,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
-from rmq_store.consumequeue.queue_folders import EntriesBeyondLogCopy, rows_of_counts
+from rmq_store.consumequeue.queue_folders import EntriesAfterCopiedLog, rows_of_entry_counts
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.byte_layout import (
     NAME_VALUE_SEPARATOR,
@@ -391,7 +391,7 @@ class SalvageReport:
             "topics": dict(sorted(self.topics.items())),
             "ended": dict(sorted(self.ended.items())),
             "skipped": [asdict(part) for part in self.skipped],
-            "entries_after_log": rows_of_counts(self.entries_after_log),
+            "entries_after_log": rows_of_entry_counts(self.entries_after_log),
         }
 
 
@@ -420,7 +420,7 @@ def salvage(
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop, raw=raw
         )
-        queues = EntriesBeyondLogCopy(store.path, store.config, store.log)
+        queues = EntriesAfterCopiedLog(store.path, store.config, store.log)
         unread = unread_dledger(store.path, known, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)

@@ -29,8 +29,8 @@ from rmq_store.errors import (
     from_os_error,
     shown_path,
 )
-from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
-from rmq_store.files.segments import entries_of
+from rmq_store.files.durable_files import LARGEST_JSON, read_file, replace_file
+from rmq_store.files.segments import folder_entries
 from rmq_store.format.byte_layout import CONFIG_DIR
 
 # A text without its end reaches to the end, so that no later quote is tried as a beginning.
@@ -200,7 +200,7 @@ def config_names(store: str | os.PathLike[str]) -> list[str]:
     """
     folder = Path(store) / CONFIG_DIR
     exists_or_is_link(folder / ".bak")
-    names = {entry.name.removesuffix(".bak") for entry in entries_of(folder, "listing files")}
+    names = {entry.name.removesuffix(".bak") for entry in folder_entries(folder, "listing files")}
     kept = names_in_databases(Path(store))
     return sorted({*kept, *(name for name in names if name.endswith(".json"))})
 
@@ -428,7 +428,7 @@ def write_config_json(
     kept = "damaged" if _read_one(path, decode)[0] is None else "bak"
     with OsErrorsOf(path, "writing"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text, old=f"{path}.{kept}" if exists_or_is_link(path) else None)
+        replace_file(path, text, old=f"{path}.{kept}" if exists_or_is_link(path) else None)
 
 
 def to_fastjson(value: Any, indent: str = "") -> str:

@@ -38,16 +38,16 @@ from rmq_store.errors import (
 )
 from rmq_store.files.journal import refuse_uri
 from rmq_store.files.remote.uri_filesystem import (
-    absolute,
+    absolute_path,
+    error_of_object_store_address,
     has_pattern,
-    in_an_object_store,
     is_uri,
     local_path,
-    matching,
+    matching_addresses,
     real_path,
 )
 from rmq_store.files.safe_paths import refuse_link
-from rmq_store.files.segments import entries_of, list_segments
+from rmq_store.files.segments import folder_entries, list_segments
 from rmq_store.format.byte_layout import (
     ABORT_FILE,
     BATCH_CONSUMEQUEUE_DIR,
@@ -87,7 +87,7 @@ def require_store(
     try:
         if not root.exists():
             if is_uri(where):
-                raise in_an_object_store(where)
+                raise error_of_object_store_address(where)
             raise _not_a_store(root, "there is no such folder", _nearest_existing(root))
         if not root.is_dir():
             raise _not_a_store(
@@ -220,7 +220,7 @@ def refuse_linked_queues(root: Path) -> None:
 
 def _listed(folder: str | Path) -> list[os.DirEntry[str]]:
     with OsErrorsOf(folder, "listing queues"):
-        entries = entries_of(folder, "listing queues", NotADirectoryError)
+        entries = folder_entries(folder, "listing queues", NotADirectoryError)
         return [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
 
 
@@ -409,7 +409,7 @@ def matching_folders(path: str, storage_options: Mapping[str, str] | None = None
     if not has_pattern(path):
         return [path]
     if is_uri(local):
-        folders = matching(path, storage_options)
+        folders = matching_addresses(path, storage_options)
     else:
         folders = [local] if os.path.isdir(local) else sorted(glob.glob(local))
     if not folders:
@@ -457,7 +457,7 @@ def name_in_pattern(pattern: str, path: str) -> str | None:
 
 
 def _parts(path: str) -> list[str]:
-    return [part for part in absolute(path).split("/") if part]
+    return [part for part in absolute_path(path).split("/") if part]
 
 
 def _distinct(parts: Sequence[Sequence[str]]) -> list[str]:

@@ -59,7 +59,7 @@ ADVICE = (
 )
 
 
-class Seen(NamedTuple):
+class QueueSighting(NamedTuple):
     """What a look at a queue found: how far it went, how many messages it had, a checksum of their offsets.
 
     A later look at the same messages finds the same, unless a broker has compacted the queue meanwhile.
@@ -90,7 +90,7 @@ class CompactionFolders:
         folders = (self._root / name for name in (COMPACTION_LOG_DIR, COMPACTION_QUEUE_DIR))
         return sorted({queue for folder in folders for queue in queue_folders_in(folder)})
 
-    def queue(self, queue: QueueId, seen: Seen | None = None) -> CompactedQueue | None:
+    def queue(self, queue: QueueId, seen: QueueSighting | None = None) -> CompactedQueue | None:
         """The files of a queue as they were when it was first asked for; None without any.
 
         `seen`: show what that look found. Raises MissingFileError, CorruptQueueError, DataLossError where
@@ -100,17 +100,20 @@ class CompactionFolders:
             self._open[queue] = self._settled(queue, seen)
         return self._open[queue]
 
-    def _settled(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
+    def _settled(self, queue: QueueId, seen: QueueSighting | None) -> CompactedQueue | None:
         """The files of a queue, looked at again while a running broker exchanges them.
 
         It does so after a compaction, first those of the log (CompactionLog#replaceFiles). An exchange that
         was interrupted, and damage, stay: all queues of a store together are waited for once.
         """
         while self._may_grow() and self._waits < _LOOKS:
-            before = files_in(*self._folders_of(queue))
+            before = compaction_files_in(*self._folders_of(queue))
             with suppress(CorruptQueueError, CorruptRecordError, MissingFileError):
                 files = again_if_expired(lambda: self._opened(queue, seen))
-                if not before.in_exchange and files_in(*self._folders_of(queue)) == before:
+                if (
+                    not before.in_exchange
+                    and compaction_files_in(*self._folders_of(queue)) == before
+                ):
                     return files
             self._sources.clear()
             self._waits += 1
@@ -127,7 +130,7 @@ class CompactionFolders:
             queue_folder(self._root, COMPACTION_QUEUE_DIR, queue),
         )
 
-    def _opened(self, queue: QueueId, seen: Seen | None) -> CompactedQueue | None:
+    def _opened(self, queue: QueueId, seen: QueueSighting | None) -> CompactedQueue | None:
         log, entries = self._folders_of(queue)
         files = CompactedQueue(log, entries, self._sources, seen, grows=self._may_grow())
         # A broker that starts passes over a queue without one of its folders (CompactionStore#load).
@@ -143,7 +146,7 @@ class CompactionFolders:
         self._open.clear()
 
 
-class FilesThere(NamedTuple):
+class CompactionFiles(NamedTuple):
     """The files of a queue, by folder, name and inode. `in_exchange`: some that a compaction has replaced are
     still there under other names, or those of the log were exchanged and the entries not yet."""
 
@@ -151,14 +154,14 @@ class FilesThere(NamedTuple):
     in_exchange: bool
 
 
-def files_in(log_folder: str, entries_folder: str) -> FilesThere:
+def compaction_files_in(log_folder: str, entries_folder: str) -> CompactionFiles:
     """What is in the folders of a queue now."""
     log, entries = _names_in(log_folder), _names_in(entries_folder)
     replaced = any(name.endswith(_REPLACED) for _, name, _ in (*log, *entries))
     waiting = [
         _names_in(os.path.join(folder, _NEW_FILES)) for folder in (log_folder, entries_folder)
     ]
-    return FilesThere(log | entries, replaced or bool(waiting[1] and not waiting[0]))
+    return CompactionFiles(log | entries, replaced or bool(waiting[1] and not waiting[0]))
 
 
 def _names_in(folder: str) -> frozenset[tuple[str, str, int]]:
@@ -189,7 +192,7 @@ class CompactedQueue:
         log_folder: str,
         entries_folder: str,
         sources: Sources,
-        seen: Seen | None = None,
+        seen: QueueSighting | None = None,
         *,
         grows: bool = False,
     ) -> None:
@@ -199,7 +202,7 @@ class CompactedQueue:
         """
         self.grows = grows  # a broker writes the store now, or was killed when it did
         self.folder, self._log_folder = entries_folder, log_folder
-        self._there = files_in(log_folder, entries_folder).files
+        self._there = compaction_files_in(log_folder, entries_folder).files
         self._is_open = False
         self._until = _BEHIND_ALL if seen is None else seen.stop
         self._count = self._checksum = 0
@@ -225,7 +228,7 @@ class CompactedQueue:
 
     def replaced(self) -> StoreError | None:
         """The error of a queue whose files a broker has replaced since they were opened."""
-        if self._there <= files_in(self._log_folder, self.folder).files:
+        if self._there <= compaction_files_in(self._log_folder, self.folder).files:
             return None
         return self._compacted_since("the same files", "others in their place")
 
@@ -245,9 +248,9 @@ class CompactedQueue:
         return bool(self._files)
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> QueueSighting:
         """What this look found."""
-        return Seen(self.max_offset, self._count, self._checksum)
+        return QueueSighting(self.max_offset, self._count, self._checksum)
 
     def _refuse_lone_files(self, log_folder: str, entries_folder: str) -> None:
         """A broker does not start with such (CompactionLog.TopicPartitionLog#sanityCheck)."""

@@ -60,7 +60,7 @@ def units_of(requests: DispatchRequests, rows: Ints, *, batch: bool) -> npt.NDAr
     return units
 
 
-def appended_rows(offset: Ints, end: int) -> Ints:
+def rows_to_append(offset: Ints, end: int) -> Ints:
     """The rows that a ConsumeQueue with `end` units appends, of the queueOffsets of its next records.
 
     A row whose queueOffset is before the end is skipped: an earlier record has that offset. An offset
@@ -96,12 +96,14 @@ def dispatch(
     is_batch |= (headers.sys_flag & SysFlag.INNER_BATCH) != 0
     batches = np.flatnonzero(is_batch)
     if len(batches):
-        offset[batches] = numbers_in(headers, batches, Property.INNER_BASE, offset[batches])
-        count[batches] = numbers_in(headers, batches, Property.INNER_NUM, count[batches])
+        offset[batches] = property_numbers_of(
+            headers, batches, Property.INNER_BASE, offset[batches]
+        )
+        count[batches] = property_numbers_of(headers, batches, Property.INNER_NUM, count[batches])
     delayed = codes == (names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1)
     waiting = np.flatnonzero(delayed & ~is_batch)
     if len(waiting):
-        levels = numbers_in(headers, waiting, Property.DELAY, np.zeros_like(waiting))
+        levels = property_numbers_of(headers, waiting, Property.DELAY, np.zeros_like(waiting))
         late, levels = waiting[levels > 0], levels[levels > 0]
         tags_code[late] = headers.store_timestamp[late] + _delays(levels, delay_levels_ms)
     listed = enters_queue(headers.sys_flag)
@@ -172,7 +174,7 @@ def _integer(text: str | None, otherwise: int) -> int:
     return number if -(2**63) <= number < 2**63 else otherwise
 
 
-def numbers_in(headers: Headers, rows: Ints, name: str, otherwise: Ints) -> Ints:
+def property_numbers_of(headers: Headers, rows: Ints, name: str, otherwise: Ints) -> Ints:
     """The number that a property of some records has; `otherwise` where it has none."""
     at, length = headers.properties_at[rows], headers.properties_length[rows]
     return numbers(headers.window, at, length, name, otherwise)
@@ -185,7 +187,7 @@ def _delays(levels: Ints, delays: Mapping[int, int]) -> Ints:
     return np.array(known, dtype=np.int64)[np.minimum(levels, last)]
 
 
-def compare(listed: ListedEntries, headers: Headers) -> Bytes:
+def compare_with_records(listed: ListedEntries, headers: Headers) -> Bytes:
     """How n entries compare with the records they lead to, as loops/queue_entries.py names it; all zeros if
     these are their records. `headers`: of the bytes that each leads to."""
     names, starts, stops = listed.queues.topic_texts
@@ -210,13 +212,15 @@ def compare(listed: ListedEntries, headers: Headers) -> Bytes:
     return verdicts
 
 
-def is_also_in(properties: Mapping[str, str], topic: str) -> bool:
+def is_dispatched_to(properties: Mapping[str, str], topic: str) -> bool:
     """Whether a record says that a queue of another topic lists it too (INNER_MULTI_DISPATCH)."""
     names = properties.get(Property.INNER_MULTI_DISPATCH, "")
     return topic in names.split(MULTI_DISPATCH_SEPARATOR)
 
 
-def other_queues(properties: Mapping[str, str], queue_id: int) -> list[tuple[QueueId, int]]:
+def other_queues_of_record(
+    properties: Mapping[str, str], queue_id: int
+) -> list[tuple[QueueId, int]]:
     """The other queues of a record and its offset in each (ConsumeQueue#multiDispatchLmqQueue)."""
     names = properties.get(Property.INNER_MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
     offsets = properties.get(Property.INNER_MULTI_QUEUE_OFFSET, "").split(MULTI_DISPATCH_SEPARATOR)
@@ -236,7 +240,9 @@ def _with_others(
     others = [
         (row, queue, at)
         for row in rows
-        for queue, at in other_queues(properties_of(headers, row), int(headers.queue_id[row]))
+        for queue, at in other_queues_of_record(
+            properties_of(headers, row), int(headers.queue_id[row])
+        )
     ]
     if not others:
         return own
@@ -256,12 +262,12 @@ def _with_others(
     return joined.take(np.argsort(joined.log_offset, kind="stable"))
 
 
-def messages_in(log: CommitLog, log_offset: Ints, size: Ints) -> Ints:
+def message_counts(log: CommitLog, log_offset: Ints, size: Ints) -> Ints:
     """How many messages each of these records holds: an inner batch says so. 1 where there is no record."""
     count = np.ones(len(log_offset), dtype=np.int64)
     for rows, headers in log.whole_headers(log_offset, size):
         batches = np.flatnonzero(headers.sys_flag & SysFlag.INNER_BATCH)
-        counts = numbers_in(headers, batches, Property.INNER_NUM, np.ones_like(batches))
+        counts = property_numbers_of(headers, batches, Property.INNER_NUM, np.ones_like(batches))
         count[rows[batches]] = np.maximum(counts, 1)
     return count
 
@@ -285,7 +291,7 @@ def entries_to_write(
     return requests.take(np.flatnonzero(~left_out))
 
 
-def last_life(offset: Ints, count: Ints) -> int:
+def start_of_last_life(offset: Ints, count: Ints) -> int:
     """The row at which the last life of a queue begins, by the queue offsets of its records in log order and
     their numbers of messages.
 
@@ -355,7 +361,9 @@ class LastLivesOfQueues:
         found = DispatchRequests.concat(parts)
         for queue, rows in found.by_queue():
             last = np.array([before[queue] - 1] if queue in before else [], dtype=np.int64)
-            row = last_life(np.append(last, found.offset[rows]), np.append(last, found.count[rows]))
+            row = start_of_last_life(
+                np.append(last, found.offset[rows]), np.append(last, found.count[rows])
+            )
             if row:
                 row -= len(last)
                 self.begin[queue] = int(found.log_offset[rows[row]])

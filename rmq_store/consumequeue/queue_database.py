@@ -91,7 +91,7 @@ class QueueDatabase:
         """The range of a queue whose last offset is `last`. It begins with the first entry that is there:
         what the database calls the least offset may have expired."""
         key = self._database.first_key(ENTRIES, *_keys_of(queue, 0, last + 1))
-        start = last + 1 if key is None else _LONG.unpack_from(key, len(entries_front(queue)))[0]
+        start = last + 1 if key is None else _LONG.unpack_from(key, len(key_prefix(queue)))[0]
         if last - start >= MOST_OFFSETS:
             raise self._damaged(f"queue {queue.name} is from {start} to {last}")
         return QueueRange(start, last + 1)
@@ -109,7 +109,7 @@ class QueueDatabase:
 
         The database lists a batch at its first queue offset alone. Raises CorruptQueueError.
         """
-        front = entries_front(queue)
+        front = key_prefix(queue)
         keys = self._database.keys(ENTRIES, *_keys_of(queue, *self.ranges[queue]))
         offsets = np.array([_LONG.unpack(key[len(front) :])[0] for key in keys], dtype=np.int64)
         units = _BatchUnits(self._database, queue, offsets, messages_in)
@@ -172,7 +172,7 @@ class _Units(NamedTuple):
 
         Raises the error of a damaged database.
         """
-        front, span = entries_front(self.queue), _keys_of(self.queue, start, stop)
+        front, span = key_prefix(self.queue), _keys_of(self.queue, start, stop)
         values = self.database.values(ENTRIES, *span)
         if len(values) == stop - start and all(len(value) == _VALUE for value in values):
             raw = np.frombuffer(b"".join(values), dtype=np.uint8)
@@ -194,7 +194,7 @@ class _Units(NamedTuple):
 _UnitsOfQueue = _BatchUnits | _Units
 
 
-def entries_front(queue: QueueId) -> bytes:
+def key_prefix(queue: QueueId) -> bytes:
     """What the keys of a queue's entries begin with; a queue offset follows."""
     name = queue.topic.encode("utf-8")
     return b"".join((_INT.pack(len(name)), _MARK, name, _MARK, _INT.pack(queue.queue_id), _MARK))
@@ -202,7 +202,7 @@ def entries_front(queue: QueueId) -> bytes:
 
 def _keys_of(queue: QueueId, first: int, stop: int) -> tuple[bytes, bytes]:
     """The keys of the entries at two queue offsets: of a range, that of its end not included."""
-    front = entries_front(queue)
+    front = key_prefix(queue)
     return front + _LONG.pack(first), front + _LONG.pack(stop)
 
 
@@ -378,7 +378,7 @@ class QueueDatabaseWriter:
         values = np.zeros(len(rows), dtype=QUEUE_VALUE)
         for name in QUEUE_VALUE.names or ():
             values[name] = getattr(requests, name)[rows]
-        front = entries_front(queue)
+        front = key_prefix(queue)
         keys = requests.offset[rows].astype(">i8").tobytes()
         raw, width = values.tobytes(), QUEUE_VALUE.itemsize
         return [
@@ -394,7 +394,7 @@ class QueueDatabaseWriter:
         _, from_end = np.unique(offset[::-1], return_index=True)
         kept = np.sort(len(rows) - 1 - from_end)
         self._note(queue, requests, np.delete(rows, kept))
-        front = entries_front(queue)
+        front = key_prefix(queue)
         for at in offset[kept][offset[kept] <= end.highest].tolist():
             there = self._database.get(ENTRIES, front + _LONG.pack(at))
             if there is not None:
@@ -420,7 +420,7 @@ class QueueDatabaseWriter:
         database is on the disk. Raises AccessError."""
         for queue, end in self._ends.items():
             if end.highest > end.last:  # entries behind the last offset count no more
-                front, span = entries_front(queue), _keys_of(queue, end.last + 1, end.highest + 1)
+                front, span = key_prefix(queue), _keys_of(queue, end.last + 1, end.highest + 1)
                 for key, value in self._database.items(ENTRIES, *span):
                     self._note_one(queue, _LONG.unpack(key[len(front) :])[0], value)
         offsets = [

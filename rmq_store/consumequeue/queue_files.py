@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.bisection import bisect_first, longest_ascending, recheck_neighbours
-from rmq_store.consumequeue.entry_of_record import DispatchRequests, appended_rows, units_of
+from rmq_store.consumequeue.entry_of_record import DispatchRequests, rows_to_append, units_of
 from rmq_store.errors import LOG, StoreError
 from rmq_store.files.safe_paths import path_inside
 from rmq_store.files.segment_chain import OpenFiles, SegmentChain, SegmentWriter
@@ -532,7 +532,7 @@ class QueueWriter:
             # A ConsumeQueue starts at its first queueOffset, a BatchConsumeQueue at unit 0.
             end = 0 if batch else self._fill_front(queue, int(requests.offset[rows[0]]))
         if not batch:
-            taken = rows[appended_rows(requests.offset[rows], end)]
+            taken = rows[rows_to_append(requests.offset[rows], end)]
             if len(taken) < len(rows):
                 LOG.warning(
                     "%d records of queue %s are in no queue: earlier records have their queue offsets",

@@ -28,7 +28,7 @@ from rmq_store.errors import (
     warn_once,
 )
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.files.segments import entries_of
+from rmq_store.files.segments import folder_entries
 from rmq_store.files.source import ReadCounts, Sources
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
@@ -132,9 +132,9 @@ class QueueFolders:
         if log is None or os.path.isdir(queue_folder(self.root, BATCH_CONSUMEQUEUE_DIR, queue)):
             return self.files_in_folder(queue, batch=True)
         # It brings Arrow, which `info` of a usual store does not need.
-        from rmq_store.consumequeue.entry_of_record import messages_in
+        from rmq_store.consumequeue.entry_of_record import message_counts
 
-        return self._database.batch_files(queue, partial(messages_in, log), self._sources)
+        return self._database.batch_files(queue, partial(message_counts, log), self._sources)
 
     def files_in_folder(self, queue: QueueId, *, batch: bool = False) -> QueueFiles:
         """The files of a queue that has a folder."""
@@ -232,11 +232,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _folders_in(folder: str | Path) -> list[os.DirEntry[str]]:
     """The folders that exist now; a missing or deleted parent counts as empty."""
-    entries = entries_of(folder, "listing queues", NotADirectoryError)
+    entries = folder_entries(folder, "listing queues", NotADirectoryError)
     return [entry for entry in entries if _is_folder(entry)]
 
 
-def entries_after(
+def entries_after_log(
     folders: QueueFolders, log: CommitLog, log_end: int, stops: Mapping[QueueId, int]
 ) -> dict[QueueId, int]:
     """How many units before these `stops` lead after the end of the log, and to no intact record there.
@@ -255,7 +255,7 @@ def entries_after(
     return {queue: count for queue, count in counts.items() if count}
 
 
-def entries_inside(
+def entries_into_ranges(
     folders: QueueFolders, ranges: Collection[tuple[int, int]]
 ) -> dict[QueueId, int]:
     """How many units of each queue lead into ranges of the log, or to a record that reaches into one."""
@@ -287,7 +287,7 @@ def entries_by_queue(counts: Mapping[QueueId, int]) -> str:
     return printable(f"{entries} in {queues} ({named}{more})")
 
 
-class EntriesBeyondLogCopy:
+class EntriesAfterCopiedLog:
     """Those of a store whose log is copied: the ends of its queues are as of now.
 
     A broker that writes meanwhile lists what the log has already. Nothing else in a copy of the log needs
@@ -305,7 +305,7 @@ class EntriesBeyondLogCopy:
     def behind(self, log_end: int) -> dict[QueueId, int]:
         """How many entries of each queue lead after `log_end` to no record. To be called once."""
         try:
-            return entries_after(self._folders, self._log, log_end, self._stops)
+            return entries_after_log(self._folders, self._log, log_end, self._stops)
         except StoreError as error:
             return self._unknown(error)
         finally:
@@ -318,6 +318,6 @@ class EntriesBeyondLogCopy:
         return {}
 
 
-def rows_of_counts(entries: Mapping[QueueId, int]) -> list[dict[str, Any]]:
+def rows_of_entry_counts(entries: Mapping[QueueId, int]) -> list[dict[str, Any]]:
     """Numbers of entries by queue as plain values for JSON."""
     return [{**queue._asdict(), "entries": count} for queue, count in entries.items()]

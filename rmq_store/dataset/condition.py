@@ -23,7 +23,7 @@ from pyarrow import fs
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import is_utf8
-from rmq_store.files.parallel import looked_up
+from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
 from rmq_store.index.index_writer import indexed_word
@@ -67,10 +67,10 @@ class Condition:
         `by_time`: a filter on storeTimestamp narrows too, and misses messages where the broker's clock was
         set back by more than CLOCK_SLACK_MS. Nothing shows where without a look at each record.
         """
-        named = named_columns([expression], schema.names)
+        named = columns_in_expressions([expression], schema.names)
 
         def values(column: str) -> frozenset[str] | None:
-            return implied_values(schema, expression, column) if column in named else None
+            return values_of_all_matches(schema, expression, column) if column in named else None
 
         words: frozenset[str] | None = None
         for column, word in (("keys", indexed_word), ("uniqKey", str)):
@@ -181,7 +181,7 @@ class _Narrowing:
         """Note the values at some places: of a column, at a queue offset."""
         unknown = [place for place in dict.fromkeys(places) if place not in self._values]
         at_once = self._store.log.chain.cost.looks_at_once
-        self._values |= looked_up(lambda place: self._value(*place), unknown, at_once)
+        self._values |= looked_up_in_parallel(lambda place: self._value(*place), unknown, at_once)
 
     def _value(self, name: str, queue: QueueId, offset: int) -> int | None:
         if name == "queueOffset":
@@ -214,7 +214,7 @@ def parts_that_may_match(schema: pa.Schema, wanted: Any, guarantees: Sequence[An
     return sorted(int(part.path) for part in parts.get_fragments(filter=wanted))
 
 
-def named_columns(expressions: Iterable[Any], names: Iterable[str]) -> frozenset[str]:
+def columns_in_expressions(expressions: Iterable[Any], names: Iterable[str]) -> frozenset[str]:
     """The columns of `names` that the expressions may refer to: all that their texts have as a word."""
     text = " ".join(map(str, expressions))
     if "FieldRef" in text or "FieldPath" in text:  # by number, or nested
@@ -223,17 +223,17 @@ def named_columns(expressions: Iterable[Any], names: Iterable[str]) -> frozenset
     return frozenset(name for name in names if name in words)
 
 
-def named_texts(wanted: Any) -> frozenset[str]:
+def quoted_texts(wanted: Any) -> frozenset[str]:
     """Texts between quotes in the filter; of a long list only the ends."""
     return frozenset(re.sub(r"\\(.)", r"\1", text) for text in _QUOTED.findall(str(wanted)))
 
 
-def implied_values(schema: pa.Schema, wanted: Any, column: str) -> frozenset[str] | None:
+def values_of_all_matches(schema: pa.Schema, wanted: Any, column: str) -> frozenset[str] | None:
     """Values of a column of text of which every row that matches the filter has one; None if unknown.
 
     It is proven: no other value, and no null, can match.
     """
-    values = sorted(named_texts(wanted))
+    values = sorted(quoted_texts(wanted))
     if not values or len(values) > MOST_VALUES:
         return None
     field = pc.field(column)

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from rmq_store.arrow import compute as pc
-from rmq_store.dataset.condition import named_columns
+from rmq_store.dataset.condition import columns_in_expressions
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.reading.query import positive
 
@@ -128,7 +128,7 @@ class LazyScanner:
         return sum(batch.num_rows for batch in self.to_batches())
 
 
-class Scans(ABC):
+class Scannable(ABC):
     """What datasets and fragments share: scans of some columns and rows, in many forms."""
 
     @property
@@ -161,7 +161,7 @@ class Scans(ABC):
         return int(self.scanner(columns=[], filter=filter, **how).count_rows())
 
 
-class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
+class LazyDataset(Scannable, ds.Dataset):  # type: ignore[misc]
     """A dataset whose rows are made by `_batches`. Not picklable; not to be joined or sorted by Arrow."""
 
     def __init__(self, schema: pa.Schema, readable: pa.Schema | None = None) -> None:
@@ -205,9 +205,9 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         if columns is None:
             columns = names
         given = columns.values() if isinstance(columns, Mapping) else columns
-        needed = named_columns(given, names)
+        needed = columns_in_expressions(given, names)
         if wanted is not None:
-            needed |= named_columns([wanted], self._readable.names)
+            needed |= columns_in_expressions([wanted], self._readable.names)
         read = [field for field in self._readable if field.name in needed] or [self._counted_by()]
         projection = Projection(pa.schema(read), columns, wanted)
         made = batches([field.name for field in read], wanted)
@@ -251,7 +251,7 @@ class LazyDataset(Scans, ds.Dataset):  # type: ignore[misc]
         return InvalidArgumentError(reason=f"a {type(self).__name__} has no {what}", advice=advice)
 
 
-class Fragment(Scans):
+class Fragment(Scannable):
     """A part of a dataset, which DataFusion scans beside the others; by default all of it."""
 
     def __init__(self, dataset: LazyDataset, batches: Read) -> None:

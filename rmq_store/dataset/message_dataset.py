@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
-from rmq_store.dataset.condition import Condition, implied_values, named_texts
+from rmq_store.dataset.condition import Condition, quoted_texts, values_of_all_matches
 from rmq_store.dataset.lazy_dataset import Batches, Fragment, LazyDataset
 from rmq_store.errors import LOG, InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
@@ -152,12 +152,12 @@ class MessageDataset(LazyDataset):
             return
         for part in self._parts:
             topics = set(part.store.topics()) - {piece.queue.topic for piece in part.slices}
-            for topic in sorted(topics & named_texts(wanted)):
+            for topic in sorted(topics & quoted_texts(wanted)):
                 LOG.warning("%s is a topic of the broker, which this query does not read", topic)
 
     def _warn_of_unknown_topics(self, wanted: Any) -> None:
         """A misspelt topic is no error in a query, and has no rows."""
-        named = implied_values(self._readable, wanted, "topic") or frozenset()
+        named = values_of_all_matches(self._readable, wanted, "topic") or frozenset()
         views = [part.store.view for part in self._parts]
         if all(any(view.queues_of(topic) for view in views) for topic in named):
             return

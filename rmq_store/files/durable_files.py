@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rmq_store.errors import CorruptConfigError, OsErrorsOf, from_os_error
 from rmq_store.files.remote.remote_store import shadow_of
-from rmq_store.files.safe_paths import refuse_special
+from rmq_store.files.safe_paths import refuse_irregular_file
 from rmq_store.files.source import stored_from
 
 _PIECE = 1 << 20
@@ -42,7 +42,7 @@ def read_file(path: str | os.PathLike[str], limit: int = LARGEST_SETTINGS) -> by
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise no_regular_file(path, status.st_mode)
+                raise not_a_regular_file(path, status.st_mode)
             # The size of a file that is being written, or of /proc, is not what can be read.
             raw = bytearray()
             while status.st_size <= limit >= len(raw) and (piece := os.read(descriptor, _PIECE)):
@@ -51,7 +51,7 @@ def read_file(path: str | os.PathLike[str], limit: int = LARGEST_SETTINGS) -> by
             os.close(descriptor)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a device without a driver
-            raise no_regular_file(path, 0) from error
+            raise not_a_regular_file(path, 0) from error
         raise from_os_error(path, error, "reading") from error
     if max(status.st_size, len(raw)) > limit:
         raise _too_large(path, limit)
@@ -67,7 +67,7 @@ def is_small_file(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_JSON
 
 
-def no_regular_file(path: str | os.PathLike[str], mode: int) -> CorruptConfigError:
+def not_a_regular_file(path: str | os.PathLike[str], mode: int) -> CorruptConfigError:
     """The error for a folder, FIFO, device or socket in the place of a file. `mode`: its st_mode."""
     kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"))
     kind = next((name for is_kind, name in kinds if is_kind(mode)), "a device or a socket")
@@ -87,7 +87,7 @@ def _too_large(path: str | os.PathLike[str], limit: int) -> CorruptConfigError:
     )
 
 
-def write_whole(path: Path, text: str, *, old: str | None = None) -> None:
+def replace_file(path: Path, text: str, *, old: str | None = None) -> None:
     """Replace a file's content and flush it. After a crash the file is the old one or the new one.
 
     `old`: the name that the old file gets; after a crash it may have it before the new one is there.
@@ -145,7 +145,7 @@ class Change:
                 with contextlib.suppress(OSError):
                     sync_folder(path.parent)
                 return
-            own(path)
+            unshare_file(path)
             with path.open("r+b") as file:
                 if self.what == "extended":
                     file.truncate(self.at + self.bytes)
@@ -165,19 +165,19 @@ def cut(path: str | Path, at: int, what: str = "cut") -> list[Change]:
     Overwrites instead of truncating and extending: a crash in between would leave a file with a
     meaningless size. Raises AccessError, and UnsafeNameError for a link.
     """
-    refuse_special(path)
+    refuse_irregular_file(path)
     with OsErrorsOf(path, "cutting"), open(path, "rb") as file:
         used = _used_until(file.fileno(), at, os.fstat(file.fileno()).st_size)
     return [Change(str(path), what, used - at, at)] if used > at else []
 
 
-def own(path: Path) -> None:
+def unshare_file(path: Path) -> None:
     """Replace a file that is shared by its own copy, so that writing changes only this one.
 
     A rebuilt store may share its log files with the original store, by hard links. Raises
     UnsafeNameError for a symbolic link.
     """
-    refuse_special(path)
+    refuse_irregular_file(path)
     if path.stat().st_nlink > 1:
         part = path.with_name(path.name + ".part")
         part.unlink(missing_ok=True)

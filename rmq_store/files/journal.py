@@ -28,7 +28,7 @@ from rmq_store.errors import (
     TargetExistsError,
     json_text,
 )
-from rmq_store.files.durable_files import LARGEST_JSON, read_file, write_whole
+from rmq_store.files.durable_files import LARGEST_JSON, read_file, replace_file
 
 FORMAT = 1
 _B = TypeVar("_B")
@@ -93,7 +93,7 @@ class Journal(Generic[_B, _D]):
 
     def _decoded(self, content: Mapping[str, Any]) -> tuple[_B | None, tuple[_D, ...]]:
         begun, done = self.types
-        return decoded(begun, content["begun"]), decoded(done, content["done"])
+        return from_json_value(begun, content["begun"]), from_json_value(done, content["done"])
 
     def save(self, begun: _B | None, *done: _D) -> None:
         """Replace the file, and flush it; without anything to say, delete it. Raises AccessError.
@@ -112,7 +112,7 @@ class Journal(Generic[_B, _D]):
         self.save(None, *self.done)
 
 
-def now() -> str:
+def utc_now_text() -> str:
     """The time in UTC, ISO 8601, as journals have it."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -123,7 +123,7 @@ def now() -> str:
 def write_entry(path: Path, of: str, content: Mapping[str, Any]) -> None:
     """Replace a file of a journal, and flush it. Raises AccessError."""
     with as_access_error(path):
-        write_whole(path, entry_text(of, content) + "\n")
+        replace_file(path, entry_text(of, content) + "\n")
 
 
 def entry_text(of: str, content: Mapping[str, Any]) -> str:
@@ -174,7 +174,7 @@ def _unreadable(path: Path, of: str, error: Exception, in_doubt: str) -> Journal
     )
 
 
-def decoded(kind: Any, value: Any) -> Any:
+def from_json_value(kind: Any, value: Any) -> Any:
     """A value of JSON as the type `kind`; the counterpart of `asdict`.
 
     Knows plain types, `X | None`, tuples, Mapping, named tuples and dataclasses. Raises ValueError
@@ -185,16 +185,20 @@ def decoded(kind: Any, value: Any) -> Any:
         return value
     if origin is UnionType:
         (some,) = (one for one in inner if one is not NoneType)
-        return None if value is None else decoded(some, value)
+        return None if value is None else from_json_value(some, value)
     if isinstance(value, list) and origin is tuple:
         kinds = inner[:1] * len(value) if Ellipsis in inner else inner
-        return tuple(decoded(*pair) for pair in zip(kinds, value, strict=True))
+        return tuple(from_json_value(*pair) for pair in zip(kinds, value, strict=True))
     if isinstance(value, list) and hasattr(kind, "_fields"):
-        return kind(*(decoded(*one) for one in zip(_fields(kind).values(), value, strict=True)))
+        return kind(
+            *(from_json_value(*one) for one in zip(_fields(kind).values(), value, strict=True))
+        )
     if isinstance(value, dict) and origin is not None and issubclass(origin, Mapping):
-        return {name: decoded(inner[1], one) for name, one in value.items()}
+        return {name: from_json_value(inner[1], one) for name, one in value.items()}
     if isinstance(value, dict) and hasattr(kind, "__dataclass_fields__"):
-        return kind(**{name: decoded(_fields(kind)[name], one) for name, one in value.items()})
+        return kind(
+            **{name: from_json_value(_fields(kind)[name], one) for name, one in value.items()}
+        )
     raise ValueError(f"{value!r} is not {getattr(kind, '__name__', kind)}")
 
 

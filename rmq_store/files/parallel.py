@@ -21,11 +21,11 @@ Place = TypeVar("Place", bound=Hashable)
 Found = TypeVar("Found")
 
 
-def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int = 0) -> None:
+def in_parallel(work: Callable[[T], object], items: Sequence[T], at_once: int = 0) -> None:
     """Do `work` on every item, at most `at_once` (default: IN_FLIGHT) in parallel.
 
     Joins all threads before it returns. If a call fails, running calls finish, no further call
-    starts, and the error is raised. A nested `side_by_side` runs its items one after the other, so
+    starts, and the error is raised. A nested `in_parallel` runs its items one after the other, so
     that the limit holds.
     """
     threads = min(at_once or IN_FLIGHT, len(items))
@@ -57,20 +57,20 @@ def side_by_side(work: Callable[[T], object], items: Sequence[T], at_once: int =
         raise failed[0]
 
 
-def looked_up(
+def looked_up_in_parallel(
     look: Callable[[Place], Found], places: Sequence[Place], at_once: int
 ) -> dict[Place, Found]:
-    """What `look` finds at each of some places, asked `side_by_side`."""
+    """What `look` finds at each of some places, asked `in_parallel`."""
     found: dict[Place, Found] = {}
 
     def note(place: Place) -> None:
         found[place] = look(place)
 
-    side_by_side(note, places, at_once)
+    in_parallel(note, places, at_once)
     return found
 
 
-def one_ahead(items: Iterator[T]) -> Generator[T, None, None]:
+def made_ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """The items, each made by another thread while the caller works on the one before.
 
     Only that thread runs the iterator. An error is raised in place of its item. Closed, it waits for

@@ -48,7 +48,7 @@ def refuse_links(folder: str | os.PathLike[str], *names: str) -> None:
         refuse_link(path)
 
 
-def refuse_special(path: str | os.PathLike[str]) -> None:
+def refuse_irregular_file(path: str | os.PathLike[str]) -> None:
     """Raise UnsafeNameError unless `path` is a regular file or does not exist.
 
     A link leads elsewhere, and opening a FIFO or a device to write may wait for ever or do harm.

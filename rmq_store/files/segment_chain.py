@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from rmq_store.errors import FileOffset, MissingFileError, OsErrorsOf, Place
-from rmq_store.files.durable_files import own, sync_path
-from rmq_store.files.parallel import side_by_side
+from rmq_store.files.durable_files import sync_path, unshare_file
+from rmq_store.files.parallel import in_parallel
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.segments import (
     LOCAL,
@@ -24,8 +24,8 @@ from rmq_store.files.segments import (
     SegmentFile,
     infer_file_size,
     list_segments,
-    refuse_larger,
-    refuse_sizes,
+    refuse_larger_files,
+    refuse_wrong_sizes,
     without_overlaps,
 )
 from rmq_store.files.source import Ranges, ReadableFile, Sources, Window, fetch_all
@@ -65,9 +65,9 @@ class SegmentChain:
         self._place = place
         self.folders = [os.fspath(folder) for folder in folders]
         listed = list(list_segments(folders) if segments is None else segments)
-        refuse_sizes(listed, file_size, setting)
+        refuse_wrong_sizes(listed, file_size, setting)
         self.file_size = file_size or infer_file_size(listed)
-        refuse_larger(listed, self.file_size)
+        refuse_larger_files(listed, self.file_size)
         self.segments = without_overlaps(listed, self.file_size)
         self._bases = bases = [segment.base for segment in self.segments]
         self.start, self.stop = (bases[0], bases[-1] + self.file_size) if bases else (0, 0)
@@ -280,7 +280,7 @@ class OpenFiles:
     def _make(self, path: Path, size: int) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path):
-            own(path)
+            unshare_file(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             if os.fstat(fd).st_size < size:
@@ -308,12 +308,12 @@ class OpenFiles:
                 fds = {path: os.dup(self._fds[path]) for path in dirty if path in self._fds}
             try:
                 # Flushes that wait together share the disk's time.
-                side_by_side(
+                in_parallel(
                     lambda path: sync_path(path, fds.pop(path, None)), list(dirty), _SYNCED_TOGETHER
                 )
                 # A new queue also made the folder of its topic, an entry two levels above its file.
                 made = {above for folder in folders for above in (folder, *folder.parents[:2])}
-                side_by_side(sync_path, sorted(made, reverse=True), _SYNCED_TOGETHER)
+                in_parallel(sync_path, sorted(made, reverse=True), _SYNCED_TOGETHER)
             except BaseException:
                 with self._lock:
                     for path, count in dirty.items():

@@ -81,7 +81,7 @@ def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[
     """All segment files by the offset in their names, empty ones too; each file once."""
     segments: dict[int, list[SegmentFile]] = {}
     for folder in folders:
-        for entry in entries_of(folder, "listing segment files"):
+        for entry in folder_entries(folder, "listing segment files"):
             name = entry.name
             # No broker reaches a larger offset, and it exceeds 64 bits.
             if not is_segment_name(name) or int(name) > _LAST_BASE:
@@ -95,7 +95,7 @@ def _files_by_base(folders: Sequence[str | os.PathLike[str]]) -> dict[int, list[
     return segments
 
 
-def entries_of(
+def folder_entries(
     folder: str | os.PathLike[str], doing: str, *others: type[OSError]
 ) -> list[os.DirEntry[str]]:
     """What is in a folder; nothing if it does not exist, or for one of the `others`. Raises AccessError."""
@@ -168,7 +168,7 @@ def _names_that_fit(bases: Sequence[int], size: int) -> int:
     )
 
 
-def refuse_larger(segments: Sequence[SegmentFile], size: int) -> None:
+def refuse_larger_files(segments: Sequence[SegmentFile], size: int) -> None:
     """Raise UnrecoverableStoreError for a file larger than the size that most names say."""
     for segment in segments:
         if segment.size > size:
@@ -182,7 +182,9 @@ def refuse_larger(segments: Sequence[SegmentFile], size: int) -> None:
             )
 
 
-def refuse_sizes(segments: Sequence[SegmentFile], expected_size: int | None, setting: str) -> None:
+def refuse_wrong_sizes(
+    segments: Sequence[SegmentFile], expected_size: int | None, setting: str
+) -> None:
     """Raise InvalidArgumentError if the file sizes contradict `expected_size` or are impossible."""
     most, of = (expected_size, setting) if expected_size else (LARGEST_FILE, "a broker can write")
     for segment in segments:
@@ -236,7 +238,7 @@ def again_if_expired(look: Callable[[], _T]) -> _T:
     return look()
 
 
-class Cost(NamedTuple):
+class AccessCost(NamedTuple):
     """What looks at the bytes of a store cost, for those who can choose how to find something.
 
     `looks_at_once`: looks that are worth making side by side. `step`: bytes of a file that a pass
@@ -250,5 +252,5 @@ class Cost(NamedTuple):
     grows: bool
 
 
-LOCAL = Cost(looks_at_once=1, step=128 << 20, spare=2**62, grows=True)
-REMOTE = Cost(looks_at_once=LOOKS_IN_FLIGHT, step=32 << 20, spare=64 << 10, grows=False)
+LOCAL = AccessCost(looks_at_once=1, step=128 << 20, spare=2**62, grows=True)
+REMOTE = AccessCost(looks_at_once=LOOKS_IN_FLIGHT, step=32 << 20, spare=64 << 10, grows=False)

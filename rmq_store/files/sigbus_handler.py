@@ -31,8 +31,8 @@ _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _MAP_FIXED = 0x10  # Linux on all processors
 _SA_SIGINFO = 4
 _lock = threading.Lock()
-_mapped: dict[int, Guarded] = {}
-_faulted: list[Guarded] = []  # kept, for whoever asks after the mapping is gone
+_mapped: dict[int, GuardedMapping] = {}
+_faulted: list[GuardedMapping] = []  # kept, for whoever asks after the mapping is gone
 _installed: list[Any] = []  # what the C library refers to
 
 
@@ -62,7 +62,7 @@ class _SigAction(ctypes.Structure):
     )
 
 
-class Guarded:
+class GuardedMapping:
     """One mapping: its file, its addresses, and the first position in it that could not be read."""
 
     def __init__(self, mapped: mmap.mmap, segment: SegmentFile) -> None:
@@ -72,15 +72,15 @@ class Guarded:
         self.fault: int | None = None
 
 
-class Faults:
+class ReadFaults:
     """All faults of this process. `count` only grows, so that no fault is a comparison of numbers."""
 
     count = 0
 
 
-def guard(mapped: mmap.mmap, segment: SegmentFile) -> Guarded:
-    """Guard a mapping of a file until it is unmapped. Its `Guarded` lives as long."""
-    guarded = Guarded(mapped, segment)
+def guard_mapping(mapped: mmap.mmap, segment: SegmentFile) -> GuardedMapping:
+    """Guard a mapping of a file until it is unmapped. Its `GuardedMapping` lives as long."""
+    guarded = GuardedMapping(mapped, segment)
     with _lock:
         if not _installed:
             _installed.append(None)
@@ -92,7 +92,7 @@ def guard(mapped: mmap.mmap, segment: SegmentFile) -> Guarded:
     return guarded
 
 
-def _forget(guarded: Guarded) -> None:
+def _forget(guarded: GuardedMapping) -> None:
     # Another mapping may have got the same address since.
     if _mapped.get(guarded.start) is guarded:
         del _mapped[guarded.start]
@@ -134,6 +134,6 @@ def _replace(library: Any, address: int) -> bool:
             start = max(0, page - guarded.start)
             guarded.fault = start if guarded.fault is None else min(start, guarded.fault)
             _faulted.append(guarded)
-            Faults.count += 1
+            ReadFaults.count += 1
             return True
     return False

@@ -23,14 +23,14 @@ import numpy as np
 from rmq_store.errors import AccessError, DataLossError, OsErrorsOf, from_os_error, shown_path
 from rmq_store.files.remote.remote_store import (
     KEPT_BYTES,
-    Held,
+    BlockRun,
+    HeldBytes,
     RemoteFile,
-    Run,
     fetch_runs,
     shadow_of,
 )
-from rmq_store.files.segments import LOCAL, Cost, SegmentFile
-from rmq_store.files.sigbus_handler import Faults, Guarded, guard
+from rmq_store.files.segments import LOCAL, AccessCost, SegmentFile
+from rmq_store.files.sigbus_handler import GuardedMapping, ReadFaults, guard_mapping
 from rmq_store.format.byte_layout import Bytes, Ints
 
 _REMOTE_FILES_KEPT = 1024
@@ -46,7 +46,7 @@ class ReadableFile(Protocol):
     The methods with nothing to do for a local file, whose view keeps its mapping, do nothing here.
     """
 
-    cost: Cost = LOCAL
+    cost: AccessCost = LOCAL
     is_there: bool
     """Whether all bytes can be used without a fetch."""
 
@@ -57,7 +57,7 @@ class ReadableFile(Protocol):
     def read(self, start: int, stop: int) -> Bytes:
         """A copy of few bytes. Raises DataLossError if the file became shorter."""
 
-    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
+    def missing(self, starts: Ints, stops: Ints) -> Iterator[BlockRun]:
         """What can be fetched side by side before these ranges are used; nothing of a local file,
         whose pages the system loads, or of a database."""
         return iter(())
@@ -123,10 +123,12 @@ class Sources:
         self.counts = ReadCounts()
         self._block = block
         self._kept: OrderedDict[str, ReadableFile] = OrderedDict()
-        self._held = Held()
+        self._held = HeldBytes()
         self._lock = threading.Lock()
-        self._guarded: weakref.WeakSet[Guarded] = weakref.WeakSet()  # released ones with views too
-        self._faults = Faults.count
+        self._guarded: weakref.WeakSet[GuardedMapping] = (
+            weakref.WeakSet()
+        )  # released ones with views too
+        self._faults = ReadFaults.count
 
     def get(self, segment: SegmentFile, *, to_fetch: bool = False) -> ReadableFile:
         """The file; opens it if it is not kept.
@@ -176,9 +178,9 @@ class Sources:
 
         To be called after bytes of a view were used, and before they lead to a result.
         """
-        if self._faults == Faults.count:
+        if self._faults == ReadFaults.count:
             return
-        known = Faults.count
+        known = ReadFaults.count
         with self._lock:
             mapped = list(self._guarded)
         for guarded in mapped:
@@ -195,7 +197,7 @@ class Sources:
         """Release all mappings; a file is unmapped once no view on it is left."""
         with self._lock:
             self._kept.clear()
-            self._held = Held()
+            self._held = HeldBytes()
 
 
 class LocalFile(ReadableFile):
@@ -204,11 +206,11 @@ class LocalFile(ReadableFile):
     is_there = True
     _fd = -1
 
-    def __init__(self, segment: SegmentFile, guarded: weakref.WeakSet[Guarded]) -> None:
+    def __init__(self, segment: SegmentFile, guarded: weakref.WeakSet[GuardedMapping]) -> None:
         """`guarded`: gets the mapping of the file, for `Sources.check_reads`."""
         self._segment, self._all_guarded = segment, guarded
         self._mapped: Bytes | None = None
-        self._guarded: Guarded | None = None
+        self._guarded: GuardedMapping | None = None
         with OsErrorsOf(segment.path, "opening"):
             # A FIFO that has taken its place does not make the caller wait.
             self._fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -236,7 +238,7 @@ class LocalFile(ReadableFile):
             raise _shrunk(segment, os.fstat(self._fd).st_size) from None
         except OSError as error:
             raise from_os_error(segment.path, error, "mapping") from error
-        self._guarded = guard(mapped, segment)
+        self._guarded = guard_mapping(mapped, segment)
         self._all_guarded.add(self._guarded)
         return np.frombuffer(mapped, dtype=np.uint8)
 
@@ -303,7 +305,7 @@ def stored_until(fd: int, size: int) -> int:
     return size
 
 
-def _refuse_fault(guarded: Guarded) -> None:
+def _refuse_fault(guarded: GuardedMapping) -> None:
     if guarded.fault is None:
         return
     segment = guarded.segment

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptIndexError, IndexGeometryError
-from rmq_store.files.segments import LARGEST_FILE, SegmentFile, entries_of, size_of_file
+from rmq_store.files.segments import LARGEST_FILE, SegmentFile, folder_entries, size_of_file
 from rmq_store.files.source import Ranges, Sources, Window
 from rmq_store.format.byte_layout import (
     DEFAULT_MAX_HASH_SLOTS,
@@ -61,7 +61,7 @@ def list_index_files(
 
     `base` has no meaning here.
     """
-    entries = sorted(entries_of(folder, "listing index files"), key=lambda entry: entry.name)
+    entries = sorted(folder_entries(folder, "listing index files"), key=lambda entry: entry.name)
     sizes = ((entry.path, size_of_file(entry)) for entry in entries if is_index_name(entry.name))
     files = [SegmentFile(path, 0, size) for path, size in sizes if size is not None]
     return [file for file in files if (file.size < INDEX_HEADER.itemsize) is too_short]

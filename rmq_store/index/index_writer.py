@@ -15,7 +15,7 @@ import pyarrow as pa
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import DecodedRecords, KeyPositions
 from rmq_store.errors import OsErrorsOf
-from rmq_store.files.durable_files import own
+from rmq_store.files.durable_files import unshare_file
 from rmq_store.format.byte_layout import (
     INDEX_DIR,
     INDEX_HEADER,
@@ -252,7 +252,7 @@ class IndexWriter:
         self._file = None  # `close` must not touch a file whose slots are not allocated
         self._path = path
         self._room_to = 0
-        own(path)
+        unshare_file(path)
         self._make_room(index_item_at(self._geometry.slots, 0))
         self._file = np.memmap(path, dtype=np.uint8, mode="r+", shape=(self._geometry.file_size,))
 

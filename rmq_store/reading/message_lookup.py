@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import error_of_unreadable_record, record_or_damage
-from rmq_store.consumequeue.entry_of_record import is_also_in
+from rmq_store.consumequeue.entry_of_record import is_dispatched_to
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import decompress
@@ -53,7 +53,7 @@ class EntryMessages:
         """Whether a record is one of a queue, or names it as a light queue."""
         if decode_utf8(record.topic) == queue.topic and record.queue_id == queue.queue_id:
             return True
-        return is_also_in(decode_properties(record.properties), queue.topic)
+        return is_dispatched_to(decode_properties(record.properties), queue.topic)
 
     def of_record(
         self,

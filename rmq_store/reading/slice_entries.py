@@ -15,7 +15,12 @@ import pyarrow as pa
 from rmq_store.arrow.column_values import bodies_with_crcs, stored_topics
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.consumequeue.compacted_queue import CompactedQueue
-from rmq_store.consumequeue.entry_of_record import compare, is_also_in, other_queues, properties_of
+from rmq_store.consumequeue.entry_of_record import (
+    compare_with_records,
+    is_dispatched_to,
+    other_queues_of_record,
+    properties_of,
+)
 from rmq_store.consumequeue.log_order import in_log_order, queue_after_queue
 from rmq_store.errors import (
     LOG,
@@ -328,7 +333,7 @@ class EntryCheck:
     def sound_rows(self, window: Bytes, first: int, rows: ListedEntries) -> SoundRows:
         """The rows with intact records; other rows are damage."""
         headers = Headers(window, rows.log_offset - first, first)
-        verdicts = compare(rows, headers)
+        verdicts = compare_with_records(rows, headers)
         if OTHER_RECORD in verdicts:
             self.report_bad_rows(rows, np.flatnonzero(verdicts == OTHER_RECORD))
             whole = np.flatnonzero(verdicts != OTHER_RECORD)
@@ -485,8 +490,8 @@ def _offset_in(rows: ListedEntries, headers: Headers, row: int) -> int | None:
     """
     properties = properties_of(headers, row)
     (topic, queue_id), listed_at = rows.queue_of(row), int(rows.offset[row])
-    if not is_also_in(properties, topic):
+    if not is_dispatched_to(properties, topic):
         return None
-    queues = other_queues(properties, queue_id)
+    queues = other_queues_of_record(properties, queue_id)
     offsets = [offset for queue, offset in queues if queue.topic == topic]
     return listed_at if listed_at in offsets else next(iter(offsets), listed_at)

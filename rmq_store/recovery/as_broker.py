@@ -22,12 +22,12 @@ from rmq_store.config.locate import commitlog_folders
 from rmq_store.config.topics_json import batch_topics, declared_topics
 from rmq_store.consumequeue.entry_of_record import (
     DispatchRequests,
-    appended_rows,
     entries_to_write,
+    rows_to_append,
     units_of,
 )
 from rmq_store.consumequeue.queue_files import queue_folder
-from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after
+from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after_log
 from rmq_store.errors import DataLossError, UnrecoverableStoreError
 from rmq_store.files.durable_files import Change
 from rmq_store.files.source import Window
@@ -214,7 +214,7 @@ class BrokerQueue:
             return 0, new
         if not self.files and not self._first_file(int(requests.offset[new[0]])):
             return 0, new[:0]  # no earlier record has the queueOffset: the number itself is damaged
-        taken = appended_rows(requests.offset[new], self.end_position // self.dtype.itemsize)
+        taken = rows_to_append(requests.offset[new], self.end_position // self.dtype.itemsize)
         if len(taken):
             units = units_of(requests, new[taken], batch=False)
             self._append(units)
@@ -460,7 +460,7 @@ class BrokerRecovery:
         end = self._walked_to
         self.report.damage = [hole for hole in self.log.chain.holes if hole[1] <= end]
         stops = self._folders.stops()
-        self.report.entries_after_log = entries_after(self._folders, self.log, end, stops)
+        self.report.entries_after_log = entries_after_log(self._folders, self.log, end, stops)
         behind = intact_records_behind(self.log, end, self._newest)
         self.report.records_cut = sum(len(run.headers) for run in behind)
         self.changes.release()

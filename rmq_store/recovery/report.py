@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmq_store.consumequeue.queue_folders import entries_by_queue, line_of_lost_end, rows_of_counts
+from rmq_store.consumequeue.queue_folders import (
+    entries_by_queue,
+    line_of_lost_end,
+    rows_of_entry_counts,
+)
 from rmq_store.errors import json_text, printable, spoken
 from rmq_store.files.durable_files import Change
 from rmq_store.files.segment_chain import OpenFiles
@@ -206,7 +210,7 @@ class RecoveryReport:
             "left_out": [
                 {**queue._asdict(), **asdict(left)} for queue, left in self.left_out.items()
             ],
-            **{name: rows_of_counts(getattr(self, name)) for name in _BY_QUEUE},
+            **{name: rows_of_entry_counts(getattr(self, name)) for name in _BY_QUEUE},
             "queues": [
                 {**queue._asdict(), "min_offset": least, "max_offset": most}
                 for queue, (least, most) in self.queues.items()

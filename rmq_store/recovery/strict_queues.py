@@ -12,7 +12,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import (
     DispatchRequests,
     LastLivesOfQueues,
-    appended_rows,
+    rows_to_append,
 )
 from rmq_store.consumequeue.queue_database import QueueDatabaseWriter
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles, QueueWriter, queue_folder
@@ -194,7 +194,7 @@ class QueueRecovery:
         offset = requests.offset[rows]
         empty = state.at <= state.files.first_unit and state.first is None
         end = int(offset[0]) if empty and len(rows) else state.end
-        taken = appended_rows(offset, end)
+        taken = rows_to_append(offset, end)
         left = np.delete(rows, taken)
         if len(left):
             at = requests.offset[left], requests.log_offset[left]

@@ -21,8 +21,8 @@ from rmq_store.consumequeue.entry_of_record import (
 )
 from rmq_store.consumequeue.queue_folders import (
     QueueFolders,
-    entries_after,
-    entries_inside,
+    entries_after_log,
+    entries_into_ranges,
     line_of_lost_end,
 )
 from rmq_store.errors import (
@@ -277,9 +277,11 @@ class StrictRecovery:
         report.scanned_from, report.records = start, first.records
         report.damage = [*(hole for hole in log.chain.holes if hole[1] <= start), *first.damage]
         report.log_start, report.log_end = log.start, end
-        report.entries_in_damage = entries_inside(self._folders, report.damage)
+        report.entries_in_damage = entries_into_ranges(self._folders, report.damage)
         if self.until is None:
-            report.entries_after_log = entries_after(self._folders, log, end, self._folders.stops())
+            report.entries_after_log = entries_after_log(
+                self._folders, log, end, self._folders.stops()
+            )
             self._count_behind(log, end, first.newest_timestamp)
         if not self.cuts_intact:
             self._refuse_to_cut(log.path_at(end), end)

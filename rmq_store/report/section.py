@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.errors import printable
-from rmq_store.files.remote.uri_filesystem import absolute
+from rmq_store.files.remote.uri_filesystem import absolute_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import OnProgress
 from rmq_store.questions.usage import UsageAnswer, usage_of
@@ -236,7 +236,7 @@ class NamedStore:
         cls, path: str, broker_conf: str | None = None, broker_name: str | None = None
     ) -> NamedStore:
         """The store at `path`; relative paths start at the working folder."""
-        return cls(absolute(path), broker_conf and os.path.abspath(broker_conf), broker_name)
+        return cls(absolute_path(path), broker_conf and os.path.abspath(broker_conf), broker_name)
 
     def command(self, name: str, *words: object) -> Command:
         """A command on this store for a shell: `rmqstore NAME STORE WORDS...`."""

@@ -24,7 +24,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
-from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute
+from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
@@ -164,9 +164,9 @@ def stores_to_open(options: ScanOptions) -> list[StoreToOpen]:
     InvalidArgumentError if a pattern matches none."""
     return [
         StoreToOpen(
-            absolute(target.path),
+            absolute_path(target.path),
             target.broker_name,
-            target.broker_conf and absolute(target.broker_conf),
+            target.broker_conf and absolute_path(target.broker_conf),
         )
         for target in _as_given(options)
     ]

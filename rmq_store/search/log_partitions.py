@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from rmq_store.consumequeue.bisection import bisect_first
-from rmq_store.files.parallel import looked_up
+from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.compacted_view import QueueSource
@@ -346,7 +346,7 @@ def _prefetched(
     at_once = store.log.chain.cost.looks_at_once
     if at_once == 1:
         return look
-    known = looked_up(lambda place: look(*place), list(places), at_once)
+    known = looked_up_in_parallel(lambda place: look(*place), list(places), at_once)
     return lambda queue, number: (
         known[queue, number] if (queue, number) in known else look(queue, number)
     )

@@ -14,7 +14,7 @@ from rmq_store.config.consumer_offsets import config_table
 from rmq_store.config.json_files import read_config
 from rmq_store.config.topics_json import queue_count
 from rmq_store.errors import LOG, DataLossError, InvalidArgumentError, StoreError, nearest
-from rmq_store.files.parallel import looked_up
+from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.format.byte_layout import Mask
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import (
@@ -194,7 +194,7 @@ def select_ranges(
     queues = sorted(selected_queues(store, selection))
     view = store.ranges_for(selection.sees_compacted)
     # In an object store, finding a time takes some requests per queue.
-    ranges = looked_up(
+    ranges = looked_up_in_parallel(
         lambda queue: _range_of(store, queue, selection, view, slack_ms),
         queues,
         store.log.chain.cost.looks_at_once,

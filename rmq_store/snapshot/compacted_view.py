@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 from rmq_store.config.topics_json import is_compacted
 from rmq_store.consumequeue.bisection import find_boundary
-from rmq_store.consumequeue.compacted_queue import CompactedQueue, CompactionFolders, Seen
+from rmq_store.consumequeue.compacted_queue import CompactedQueue, CompactionFolders, QueueSighting
 from rmq_store.errors import (
     LOG,
     CorruptConfigError,
@@ -33,7 +33,7 @@ _DAMAGE = (
     MissingFileError,
 )
 _FACT = "compacted"
-_UNKNOWN = Seen(0, 0, 0)
+_UNKNOWN = QueueSighting(0, 0, 0)
 
 
 class ConsumerQueues:
@@ -98,9 +98,9 @@ class ConsumerQueues:
         return files
 
     @property
-    def _seen(self) -> dict[QueueId, Seen | None]:
+    def _seen(self) -> dict[QueueId, QueueSighting | None]:
         """What the first look at each queue found; None for one that was read as it is."""
-        seen: dict[QueueId, Seen | None] = self._view.snapshot.facts.setdefault(_FACT, {})
+        seen: dict[QueueId, QueueSighting | None] = self._view.snapshot.facts.setdefault(_FACT, {})
         return seen
 
     def compacted_or_error(self, queue: QueueId) -> CompactedQueue | StoreError | None:

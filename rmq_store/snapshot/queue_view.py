@@ -21,7 +21,7 @@ from rmq_store.consumequeue.bisection import (
 )
 from rmq_store.consumequeue.entry_of_record import DispatchRequests, dispatch
 from rmq_store.consumequeue.queue_files import QueueExt, QueueFiles, queue_folder
-from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after
+from rmq_store.consumequeue.queue_folders import QueueFolders, entries_after_log
 from rmq_store.errors import InvalidArgumentError, ReadOnlyStoreError, StoreError, UnknownQueueError
 from rmq_store.files.segments import LOCAL
 from rmq_store.files.source import Ranges, fetch_all
@@ -239,7 +239,7 @@ class QueueView:
         self, log: CommitLog, stops: Mapping[QueueId, int]
     ) -> dict[QueueId, int]:
         """How many units before `stops` lead after the log of the snapshot, and to no record of `log`."""
-        return entries_after(self._folders, log, self.snapshot.log_end, stops)
+        return entries_after_log(self._folders, log, self.snapshot.log_end, stops)
 
     def limits(self, queue: QueueId) -> tuple[int, int]:
         """The first queue offset with a message, and the one after the last. Raises UnknownQueueError."""

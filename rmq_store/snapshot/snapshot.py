@@ -21,7 +21,7 @@ from rmq_store.commitlog.walk import intact_records_behind, last_record_and_end
 from rmq_store.consumequeue.queue_files import QueueFiles, is_at_or_after
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import StoreError
-from rmq_store.files.parallel import looked_up
+from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.format.queues import Entries, QueueId
 from rmq_store.markers import was_closed
 from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
@@ -152,7 +152,7 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
     files, log_start = dict(folders.every()), log.start
-    found = looked_up(
+    found = looked_up_in_parallel(
         lambda queue: _look_at(files[queue], log_start), list(files), log.chain.cost.looks_at_once
     )
     folders.release()

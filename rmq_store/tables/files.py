@@ -15,7 +15,7 @@ import numpy as np
 from rmq_store.config.json_files import config_names, last_write_ms, read_config, undecoded
 from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import CorruptConfigError
-from rmq_store.files.segments import entries_of
+from rmq_store.files.segments import folder_entries
 from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     CHECKPOINT_FILE,
@@ -52,7 +52,7 @@ def _files(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[
 
 
 def _walk(folder: str) -> Iterator[str]:
-    for entry in sorted(entries_of(folder, "listing files"), key=lambda entry: entry.name):
+    for entry in sorted(folder_entries(folder, "listing files"), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         else:

@@ -290,7 +290,7 @@ def _wave_files(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("*.json") if p.stem.isdigit()), key=lambda p: int(p.stem))
 
 
-_decoded: Callable[[Mapping[str, Any]], Wave] = partial(journal.decoded, Wave)
+_decoded: Callable[[Mapping[str, Any]], Wave] = partial(journal.from_json_value, Wave)
 
 
 def _load(path: Path) -> Wave:

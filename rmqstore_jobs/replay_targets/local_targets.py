@@ -24,7 +24,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import LOG, ForeignLogError, StoreError, StoreLockedError
 from rmq_store.files.durable_files import sync_folder, sync_path
 from rmq_store.files.journal import JournalError, has_content
-from rmq_store.files.parallel import one_ahead
+from rmq_store.files.parallel import made_ahead
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import OP_TOPICS
 from rmq_store.reading.store_reader import StoreReader
@@ -300,7 +300,7 @@ class LocalReplay(ReplayCall):
             )
 
         try:
-            yield from one_ahead((wave, read(wave)) for wave in waves)
+            yield from made_ahead((wave, read(wave)) for wave in waves)
         except Exception as error:
             # After any failure the target is closed cleanly, and the report has the reason.
             self.stopped_by = f"reading failed: {self._failure(error)}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.commitlog.log import Mark, refuse_other_store
-from rmq_store.files.journal import Journal, JournalError, has_content, now, refuse_content
+from rmq_store.files.journal import Journal, JournalError, has_content, refuse_content, utc_now_text
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
@@ -58,7 +58,7 @@ class ReplayRun:
     parquet_done: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    started: str = field(default_factory=now)
+    started: str = field(default_factory=utc_now_text)
     updated: str = ""
     marks: tuple[Mark, ...] = ()
 
@@ -102,13 +102,13 @@ class ReplayJournal(Journal[ReplayRun, ReplayRun]):
 
     def record(self, run: ReplayRun, **changes: Any) -> ReplayRun:
         """Record the unfinished run, with these changes. Returns it."""
-        run = replace(run, updated=now(), **changes)
+        run = replace(run, updated=utc_now_text(), **changes)
         self.save(run, *self.done)
         return run
 
     def finish(self, run: ReplayRun, **changes: Any) -> ReplayRun:
         """Record that the unfinished run is done. Returns it."""
-        run = replace(run, updated=now(), **changes)
+        run = replace(run, updated=utc_now_text(), **changes)
         self.save(None, *self.done, run)
         return run
 

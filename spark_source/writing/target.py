@@ -18,8 +18,8 @@ from rmq_store.files.journal import (
     JournalError,
     as_access_error,
     has_content,
-    now,
     refuse_uri,
+    utc_now_text,
 )
 from rmq_store.files.remote.uri_filesystem import has_pattern, local_path
 from rmq_store.format.byte_layout import ABORT_FILE, COMMITLOG_DIR, LOCK_FILE
@@ -182,7 +182,7 @@ class WriteJournal(Journal[Begun, Done]):
 
     def begin(self, begun: Begun) -> Begun:
         """Record that a write is about to change the target."""
-        begun = replace(begun, at=now())
+        begun = replace(begun, at=utc_now_text())
         self.save(begun, *self.done)
         return begun
 
@@ -203,7 +203,7 @@ class WriteJournal(Journal[Begun, Done]):
             done = tuple(replace(write, end=0) for write in done)
         if stream is not None:
             others = (write for write in done if write.query != stream.query)
-            done = (*others, Done(stream.query, stream.batch, end, now()))
+            done = (*others, Done(stream.query, stream.batch, end, utc_now_text()))
         self.save(None if closed else replace(self.begun, end=end), *done)
 
 

@@ -40,7 +40,7 @@ from rmq_store.errors import (
 )
 from rmq_store.files.durable_files import sync_path
 from rmq_store.files.journal import JournalError, as_access_error, has_content
-from rmq_store.files.parallel import one_ahead
+from rmq_store.files.parallel import made_ahead
 from rmq_store.format.byte_layout import OF_A_ROOT
 from rmq_store.heap_settings import settle_worker
 from rmq_store.markers import StoreLock, refuse_locked
@@ -191,7 +191,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
                 _refuse_shorter(write.options, done.end)
             turns = QueuesInTurn(write.options.queues)
             # A thread reads and checks them.
-            with closing(one_ahead(map(turns.fill, staging.take(parts)))) as rows:
+            with closing(made_ahead(map(turns.fill, staging.take(parts)))) as rows:
                 if write.overwrite or not has_content(write.options.path):
                     _replace(journal, write, rows, stream)
                 else:

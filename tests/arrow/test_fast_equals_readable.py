@@ -26,7 +26,7 @@ from rmq_store.arrow.column_values import (
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.commitlog import headers as walk
 from rmq_store.commitlog.headers import Headers, wrong_crc_rows
-from rmq_store.consumequeue.entry_of_record import compare
+from rmq_store.consumequeue.entry_of_record import compare_with_records
 from rmq_store.errors import CorruptRecordError, StoreError
 from rmq_store.format.byte_layout import (
     CRC_ITEM_SIZE,
@@ -186,7 +186,7 @@ def test_a_record_of_another_queue_place_or_size_is_noticed_row_by_row() -> None
     rows = ListedEntries(
         offset, at, size, nothing, nothing, Queues([QueueId("orders", 3)]), nothing
     )
-    assert compare(rows, headers).tolist() == [
+    assert compare_with_records(rows, headers).tolist() == [
         *(SAME, OTHER_QUEUE, OTHER_QUEUE, OTHER_QUEUE),
         *(OTHER_OFFSET, SAME, OTHER_RECORD),
     ]

@@ -14,7 +14,7 @@ import pytest
 
 from rmq_store import QueueId, QueueSlice
 from rmq_store.errors import AccessError
-from rmq_store.files.journal import Journal, JournalError, TargetLockedError, decoded
+from rmq_store.files.journal import Journal, JournalError, TargetLockedError, from_json_value
 from tests.support.running.child import in_a_child
 
 
@@ -205,4 +205,4 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
 )
 def test_a_value_of_another_type_is_refused(kind: Any, value: object) -> None:
     with pytest.raises(ValueError, match="is not"):
-        decoded(kind, value)
+        from_json_value(kind, value)

@@ -13,7 +13,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.json_files import write_config_json
 from rmq_store.errors import StoreError, UnsafeNameError
-from rmq_store.files.durable_files import write_whole
+from rmq_store.files.durable_files import replace_file
 from rmq_store.files.journal import JournalError
 from rmq_store.markers import StoreLock
 from rmq_store.recovery import plan_recovery, recover
@@ -102,7 +102,7 @@ def test_files_written_whole_replace_a_link(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     for name in ("whole.tmp", "config/topics.json.tmp", "whole"):
         (tmp_path / name).symlink_to(tmp_path / "victim.txt")
-    write_whole(tmp_path / "whole", "{}")
+    replace_file(tmp_path / "whole", "{}")
     write_config_json(tmp_path, "topics.json", "{}")
     assert state_of(tmp_path) == before
     assert not (tmp_path / "whole").is_symlink()

@@ -13,7 +13,7 @@ import pytest
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.admin.rebuild import DATABASE, rebuild
-from rmq_store.consumequeue.entry_of_record import last_life
+from rmq_store.consumequeue.entry_of_record import start_of_last_life
 from rmq_store.recovery import recover
 from rmq_store.verify import Severity, verify
 from tests.support.golden import GoldenStore, unpack, unpack_field, verified
@@ -166,4 +166,4 @@ def test_records_without_their_queue_have_two_readings_while_the_topic_is_there(
     ],
 )
 def test_where_the_last_life_begins(offsets: list[int], row: int) -> None:
-    assert last_life(np.array(offsets), np.ones(len(offsets), dtype=np.int64)) == row
+    assert start_of_last_life(np.array(offsets), np.ones(len(offsets), dtype=np.int64)) == row

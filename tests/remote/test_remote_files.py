@@ -18,10 +18,10 @@ from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import AccessError, MissingFileError
 from rmq_store.files import source
-from rmq_store.files.parallel import IN_FLIGHT, side_by_side
+from rmq_store.files.parallel import IN_FLIGHT, in_parallel
 from rmq_store.files.remote import remote_store
 from rmq_store.files.remote import remote_store as remote
-from rmq_store.files.remote.remote_store import BLOCK, Held, RemoteFile
+from rmq_store.files.remote.remote_store import BLOCK, HeldBytes, RemoteFile
 from rmq_store.files.segments import SegmentFile
 from rmq_store.files.source import Sources
 from rmq_store.verify import verify
@@ -133,7 +133,7 @@ class Pattern:
 
 def test_neighbours_are_fetched_together_and_nothing_twice() -> None:
     pattern = Pattern()
-    file = RemoteFile(pattern, "a", 10_000_000, Held(), block=4096)  # type: ignore[arg-type]
+    file = RemoteFile(pattern, "a", 10_000_000, HeldBytes(), block=4096)  # type: ignore[arg-type]
     chance = random.Random(SEED)
     for _ in range(40):
         count = chance.choice((1, 9, 99))
@@ -210,9 +210,9 @@ def test_work_side_by_side_is_done_once_each_and_stops_at_an_error() -> None:
             done.append(number)
             names.add(threading.current_thread().name)
         # Of its own it does one by one.
-        side_by_side(lambda _: names.add(threading.current_thread().name), range(20))
+        in_parallel(lambda _: names.add(threading.current_thread().name), range(20))
 
-    side_by_side(work, range(100))
+    in_parallel(work, range(100))
     assert sorted(done) == list(range(100))
     assert len(names) == IN_FLIGHT
     done.clear()
@@ -224,7 +224,7 @@ def test_work_side_by_side_is_done_once_each_and_stops_at_an_error() -> None:
             raise MissingFileError("a file", reason="it is not there")
 
     with pytest.raises(MissingFileError, match="a file"):
-        side_by_side(fails, range(100_000))
+        in_parallel(fails, range(100_000))
     assert len(done) < 100_000
     assert not [one for one in threading.enumerate() if "rmqstore-fetch" in one.name]
 

@@ -204,7 +204,7 @@ def test_what_is_given_up_is_out_of_memory() -> None:
         def read(self, path: str, start: int, stop: int) -> bytes:
             return b"\x01" * (stop - start)
 
-    held = remotefile.Held()
+    held = remotefile.HeldBytes()
     file = remotefile.RemoteFile(Zeros(), "a", 1 << 30, held)  # type: ignore[arg-type]
     before = anonymous_bytes()
     for at in range(0, 1 << 30, 16 << 20):

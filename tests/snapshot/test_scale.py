@@ -253,7 +253,7 @@ def test_the_log_is_not_walked_from_its_start(tmp_path: Path, counts: Counts) ->
         return follow(window, base, start, *how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commitlog, "follow", counting)
+        patch.setattr(commitlog, "follow_records", counting)
         open_and_ask(store, counts).close()
     assert walked
     assert min(walked) >= (LOG_FILES - 1) * GIB

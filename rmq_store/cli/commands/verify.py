@@ -16,7 +16,7 @@ from rmq_store.cli.messages import DAMAGE, SkippedDamage
 from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, print_json, print_line, problem
 from rmq_store.errors import printable, require_extra
-from rmq_store.files.durable_files import write_whole
+from rmq_store.files.durable_files import replace_file
 from rmq_store.markers import lock_state
 from rmq_store.questions.answer_by_shares import OnProgress, ask, processes_for
 from rmq_store.reading.store_reader import StoreReader
@@ -254,7 +254,7 @@ def report(
             everything=everything,
             on_open=on_open,
         )
-    write_whole(output, html_of(found))
+    replace_file(output, html_of(found))
     counts = ", ".join(found.counted(one) for one in reversed(Severity))
     for word, line in found.verdict:
         print_line(f"{word:<8} {line}")

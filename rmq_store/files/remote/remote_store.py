@@ -19,8 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rmq_store.errors import SHOWN_AS, MissingFileError, NotAStoreError, warn_once
-from rmq_store.files.parallel import side_by_side
-from rmq_store.files.remote.uri_filesystem import error_of_remote, file_system, in_an_object_store
+from rmq_store.files.parallel import in_parallel
+from rmq_store.files.remote.uri_filesystem import (
+    error_of_object_store_address,
+    error_of_remote,
+    file_system,
+)
 from rmq_store.files.safe_paths import is_plain_name
 from rmq_store.files.segments import REMOTE
 from rmq_store.format.byte_layout import Bytes, Ints
@@ -42,7 +46,7 @@ _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFile:
     """A file of a remote store: path below the root, size in bytes, and mtime in ns."""
 
     path: str
@@ -50,7 +54,7 @@ class Listed:
     modified: int
 
 
-Listing = tuple[Listed, ...]
+Listing = tuple[ListedFile, ...]
 
 
 @dataclass(slots=True)
@@ -132,7 +136,7 @@ def refuse_remote(root: str | os.PathLike[str]) -> None:
     """Raise InvalidArgumentError for the root of a store in an object store: its files here are stand-ins."""
     shadow = _SHADOWS.get(os.fspath(root))
     if shadow is not None:
-        raise in_an_object_store(shadow.uri)
+        raise error_of_object_store_address(shadow.uri)
 
 
 def open_shadow(
@@ -173,7 +177,7 @@ def _list(fs: Any, base: str, uri: str) -> Listing:
     except OSError as error:
         raise error_of_remote(uri, error, "listing") from None
     files = tuple(
-        Listed(path, info.size, info.mtime_ns or 0)
+        ListedFile(path, info.size, info.mtime_ns or 0)
         for info in infos
         if info.type == pafs.FileType.File
         and _is_of_a_store(path := info.path.removeprefix(base).lstrip("/"), uri)
@@ -196,7 +200,7 @@ def _is_of_a_store(path: str, uri: str) -> bool:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldBytes:
     """Bytes in memory for all remote files of a cache."""
 
     bytes: int = 0
@@ -208,7 +212,7 @@ class Held:
             self.bytes += count
 
 
-class Run(NamedTuple):
+class BlockRun(NamedTuple):
     """Blocks [first, end) of a file that one request fetches."""
 
     file: RemoteFile
@@ -223,7 +227,7 @@ class RemoteFile:
     is_there = False
 
     def __init__(
-        self, shadow: Shadow, path: str, size: int, held: Held, *, block: int | None = None
+        self, shadow: Shadow, path: str, size: int, held: HeldBytes, *, block: int | None = None
     ) -> None:
         """`block`: the smallest fetch in bytes; BLOCK by default."""
         self._shadow, self._path, self._size = shadow, path, size
@@ -297,9 +301,11 @@ class RemoteFile:
     def count_as_released(self) -> None:
         """Count this file as no longer in memory."""
         self._held.add(-self.held_bytes)
-        self._held = Held()  # what a window that is still open fetches is not the cache's any more
+        self._held = (
+            HeldBytes()
+        )  # what a window that is still open fetches is not the cache's any more
 
-    def missing(self, starts: Ints, stops: Ints) -> Iterator[Run]:
+    def missing(self, starts: Ints, stops: Ints) -> Iterator[BlockRun]:
         """The block runs to fetch for these ranges."""
         first = np.clip(starts // self._block, 0, len(self._there))
         last = np.clip(-(-stops // self._block), 0, len(self._there))
@@ -313,7 +319,7 @@ class RemoteFile:
             np.add.at(wanted, last, -1)
             blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._there)
         for start, stop in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
-            yield Run(self, start, stop)
+            yield BlockRun(self, start, stop)
 
     def fetch_run(self, first: int, end: int) -> None:
         """Fetch blocks by one request. Threads may fetch different blocks at the same time."""
@@ -339,9 +345,9 @@ class RemoteFile:
         self._held.add(new * self._block)
 
 
-def fetch_runs(runs: Sequence[Run]) -> None:
+def fetch_runs(runs: Sequence[BlockRun]) -> None:
     """Fetch blocks of several files in parallel. Raises MissingFileError, AccessError."""
-    side_by_side(lambda run: run.file.fetch_run(run.first, run.end), runs)
+    in_parallel(lambda run: run.file.fetch_run(run.first, run.end), runs)
     for run in runs:
         run.file.note(run.first, run.end)
 

@@ -60,7 +60,7 @@ def is_uri(path: str | os.PathLike[str]) -> bool:
     return _URI.match(os.fspath(path)) is not None
 
 
-def absolute(path: str) -> str:
+def absolute_path(path: str) -> str:
     """The path for a process with another working folder: a local one made absolute, a URI as it is.
 
     Raises InvalidArgumentError for a URI with credentials.
@@ -71,11 +71,11 @@ def absolute(path: str) -> str:
 
 def real_path(path: str) -> str:
     """The path by which to know a store again: a local one without links, a URI as it is."""
-    local = absolute(path)
+    local = absolute_path(path)
     return local if is_uri(local) else os.path.realpath(local)
 
 
-def in_an_object_store(address: str) -> InvalidArgumentError:
+def error_of_object_store_address(address: str) -> InvalidArgumentError:
     """The error for the address of a store where only a folder will do."""
     return InvalidArgumentError(
         address,
@@ -162,7 +162,7 @@ def has_pattern(address: str) -> bool:
     return _MAGIC.search(address) is not None
 
 
-def matching(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
+def matching_addresses(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
     """The sorted addresses of the folders that match a pattern.
 
     An address that exists literally matches itself. `options`: as for `MessageStore.open`. `*` and
