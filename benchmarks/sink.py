@@ -31,7 +31,7 @@ from rmq_store import MessageStore
 from rmq_store.heap_settings import keep_freed_memory
 from rmqstore_jobs.running.spark_engine import builder_for
 from spark_source.writing.rows_to_append import staged_batches
-from spark_source.writing.staging import Part, folder_beside
+from spark_source.writing.staging import StagedPart, folder_beside
 from spark_source.writing.target import WriteOptions
 from spark_source.writing.writers import StoreWrite, commit
 
@@ -71,7 +71,7 @@ def alone(batches: list[pa.RecordBatch], target: Path) -> None:
             store.append_batch(batch)
 
 
-def staged(batches: list[pa.RecordBatch], target: Path) -> tuple[StoreWrite, list[Part]]:
+def staged(batches: list[pa.RecordBatch], target: Path) -> tuple[StoreWrite, list[StagedPart]]:
     """A write whose rows are staged."""
     write = StoreWrite("measured", WriteOptions(str(target)))
     write.staging.begin()

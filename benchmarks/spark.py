@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from benchmarks.cpu_time import CpuTime, cpu_time
 from benchmarks.traffic import mixed
 from rmq_store import MessageStore
-from spark_source.spark_types import arrow_schema_for, spark_schema, to_spark
+from spark_source.spark_types import arrow_schema_for, batch_for_spark, spark_schema
 
 TOPICS, QUEUES = 4, 4
 BATCH = 8192
@@ -163,7 +163,7 @@ class Bench:
         if not path.exists():
             schema = arrow_schema_for(spark_schema(names))
             with MessageStore.open(store) as opened:
-                batch = to_spark(next(opened.read_batches(columns=names)), schema)
+                batch = batch_for_spark(next(opened.read_batches(columns=names)), schema)
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as out:
                 out.write_batch(batch)
         partitions = self.load(store, columns=",".join(names)).rdd.getNumPartitions()

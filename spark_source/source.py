@@ -24,15 +24,15 @@ from rmq_store.reading.query import PERMISSIVE
 from rmq_store.scan.parse_options import ScanOptions, parse_options
 from rmq_store.scan.scan import Scan, TopicWithoutQueueError
 from spark_source.spark_types import (
-    all_to_spark,
     arrow_schema_for,
+    batches_for_spark,
     checked_columns,
     plain_errors,
     settle_reading_worker,
     spark_schema,
     without_traceback,
 )
-from spark_source.streaming.micro_batch_ends import as_batch, parse_stream_options
+from spark_source.streaming.micro_batch_ends import options_as_of_batch, parse_stream_options
 from spark_source.table_reader import TableReader, table_schema
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RmqStoreReader(DataSourceReader):
         with plain_errors():
             batches = self.scan.read(partition.value, self.columns, log_order=False)
             schema = arrow_schema_for(self.spark_schema)
-            yield from all_to_spark(batches, schema, ahead=self.scan.is_far(partition.value))
+            yield from batches_for_spark(batches, schema, ahead=self.scan.is_far(partition.value))
 
 
 class UnsupportedOperationError(StoreError):
@@ -135,7 +135,7 @@ class RmqStoreSource(DataSource):
         """
         parsed = None
         try:
-            parsed = parse_options(as_batch(self.options))
+            parsed = parse_options(options_as_of_batch(self.options))
             return parsed, Scan.of(parsed)
         except StoreError as error:
             return parsed, error

@@ -127,7 +127,7 @@ def _arrow_type(field: StructField) -> pa.DataType:
     return own
 
 
-def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def batch_for_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """A batch of the core in the form of `arrow_schema_for`. Bodies are not copied."""
     arrays = [
         microseconds(array) if array.type == TIMESTAMP else array.cast(field.type)
@@ -136,7 +136,7 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def all_to_spark(
+def batches_for_spark(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, ahead: bool
 ) -> Generator[pa.RecordBatch, None, None]:
     """Batches of the core in the form of `arrow_schema_for`.
@@ -144,7 +144,7 @@ def all_to_spark(
     `ahead`: each look at the store is a request, so a thread waits for the next one while Spark takes
     one. With local files a second thread gains no time and takes processor time.
     """
-    converted = (to_spark(batch, schema) for batch in batches)
+    converted = (batch_for_spark(batch, schema) for batch in batches)
     with closing(made_ahead(converted) if ahead else converted) as ready:
         for batch in ready:
             yield from _slices(batch)

@@ -18,7 +18,7 @@ from rmq_store.commitlog.walk import next_record_or_gap
 from rmq_store.errors import InvalidArgumentError, StoreError, from_os_error
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.log_reader import check_place
+from rmq_store.reading.log_reader import require_same_log
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
@@ -34,12 +34,17 @@ from rmq_store.scan.tasks import (
     tasks_of,
 )
 from rmq_store.tables import TABLES
-from rmq_store.tables.diff import differences
+from rmq_store.tables.diff import rows_of_differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.spark_types import SPARK_TIMESTAMP, plain_errors, struct_field, to_spark
-from spark_source.streaming.micro_batch_ends import Follower, StorePlace, StreamOptions, from_dict
+from spark_source.spark_types import SPARK_TIMESTAMP, batch_for_spark, plain_errors, struct_field
+from spark_source.streaming.micro_batch_ends import (
+    Follower,
+    StorePlace,
+    StreamOptions,
+    places_from_dict,
+)
 
 USAGE, DAMAGE, DIFF, PLAN, STREAM = "usage", "damage", "diff", "plan", "stream"
 
@@ -114,7 +119,9 @@ class TableReader(DataSourceReader):
     ) -> Iterator[pa.Table]:
         if self.table == DIFF:
             with self.scan.stores[1].store.open() as other:
-                yield from table.pieces_of_rows(store.broker_name, differences(store, other))
+                yield from table.pieces_of_rows(
+                    store.broker_name, rows_of_differences(store, other)
+                )
         elif share.reports:
             errors = map(damage_row, reported_errors(scan, share, store))
             yield from table.pieces_of_rows(store.broker_name, errors)
@@ -131,7 +138,7 @@ class TableReader(DataSourceReader):
             times = {TIMESTAMP: SPARK_TIMESTAMP}
             fields = [field.with_type(times.get(field.type, field.type)) for field in rows.schema]
             for batch in rows.to_batches():
-                yield to_spark(batch, pa.schema(fields))
+                yield batch_for_spark(batch, pa.schema(fields))
 
 
 def _slices_of(scan: StoreScan, share: Share, store: StoreReader) -> list[QueueSlice]:
@@ -251,7 +258,7 @@ def _places(folder: str, file: Path) -> list[dict[str, StorePlace]]:
         except ValueError:
             continue  # another source, or "-" for one that gave nothing
         if isinstance(values, dict) and "stores" in values:
-            places.append(from_dict(values))
+            places.append(places_from_dict(values))
     if not places:
         raise InvalidArgumentError(
             folder,
@@ -293,7 +300,7 @@ def _of_store(
         row: dict[str, object] = {"path": target.path, "logOffset": given}
         if known is not None:
             try:
-                check_place(store.log, known.place, target.path)
+                require_same_log(store.log, known.place, target.path)
             except StoreError as error:
                 row["problem"] = str(error)
         start = store.log.start if known is None or "problem" in row else known.place.offset

@@ -63,7 +63,7 @@ from rmq_store.format.releases import Dialect, dialect
 from rmq_store.format.topics import OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.markers import Checkpoint, StoreLock, remove_abort, write_abort
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.recovery.recover_store import recover_locked
+from rmq_store.recovery.recover_store import recover_under_lock
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues
@@ -215,7 +215,7 @@ def rebuild(
         write_abort(root, how)
         # Nor, in the copy, before intact ones that a recovery in place would cut.
         recover = partial(
-            recover_locked, root, settings, how, flushed_until=flushed, keeps_intact=True
+            recover_under_lock, root, settings, how, flushed_until=flushed, keeps_intact=True
         )
         if store_type == DATABASE:
             _count_versions(root)

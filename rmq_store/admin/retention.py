@@ -31,7 +31,7 @@ from rmq_store.format.topics import TRANSACTION_GROUP
 from rmq_store.index.index_file_reader import open_index_files
 from rmq_store.markers import StoreLock
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.system_topics.open_state import Unfinished, unfinished_before
+from rmq_store.system_topics.open_state import UnfinishedRecord, unfinished_before
 from rmq_store.text.sizes import counted
 
 _HOUR_MS = 3_600_000
@@ -76,7 +76,7 @@ class RetentionPlan:
     queues: tuple[ExpiredFile, ...]
     index: tuple[ExpiredFile, ...]
     risks: tuple[GroupAtRisk, ...]
-    unfinished: tuple[Unfinished, ...]
+    unfinished: tuple[UnfinishedRecord, ...]
     config: StoreConfig = field(repr=False)  # of the store; says where its log is
 
     @property

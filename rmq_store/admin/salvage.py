@@ -61,10 +61,10 @@ from rmq_store.system_topics.open_state import (
     ORIGINAL,
     HalfName,
     OpenState,
-    kind_of,
-    numbers_of_op,
+    kind_of_broker_record,
+    offsets_in_op_body,
 )
-from rmq_store.writing.store_writer import AcceptedRows, StoreWriter, append_accepted
+from rmq_store.writing.store_writer import AcceptedRows, StoreWriter, append_valid_rows
 
 NAMES_NOTHING = "namesNothing"
 
@@ -162,7 +162,7 @@ class RecordMover:
         """The rows that name half messages or are some. Takes the rows that are not open out of `kept`."""
         topics = batch["topic"].dictionary_encode()
         names = topics.dictionary.to_pylist()
-        kinds, codes = [kind_of(name) for name in names], topics.indices.to_numpy()
+        kinds, codes = [kind_of_broker_record(name) for name in names], topics.indices.to_numpy()
         of_broker = np.array([kind is not None for kind in kinds], dtype=np.bool_)[codes]
         prepared = batch["preparedTransactionOffset"].to_numpy()
         for row in np.flatnonzero(of_broker | (prepared != 0)).tolist():
@@ -185,7 +185,7 @@ class RecordMover:
                 if half_place is not None:
                     yield _Own(row, True, places=[half_place])
                 else:
-                    numbers = numbers_of_op(batch["body"][row].as_py())
+                    numbers = offsets_in_op_body(batch["body"][row].as_py())
                     yield _Own(row, True, names=[(half, queue_id, number) for number in numbers])
 
     def _append_part(
@@ -232,7 +232,7 @@ class RecordMover:
         rows = start + np.flatnonzero(kept[start:stop])
         some = part if len(rows) == len(part) else part.take(pa.array(rows - start))
         if inside is None:
-            done = append_accepted(self._writer, some)
+            done = append_valid_rows(self._writer, some)
         else:
             number = np.cumsum(kept) - 1  # of each row among those that are kept
             named = np.where(halves >= 0, number[halves], -1)[rows]
@@ -486,7 +486,7 @@ class _Salvaging:
     def _save(self, headers: Headers) -> None:
         batch, place = batch_of_records(headers), headers.at + headers.base
         if self._moved is None:
-            parts: Iterable[AcceptedRows] = [append_accepted(self._writer, batch)]
+            parts: Iterable[AcceptedRows] = [append_valid_rows(self._writer, batch)]
         else:
             parts = self._moved.append(batch, headers.queue_offset, place)
         copied = refused = 0

@@ -19,9 +19,17 @@ from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import InvalidArgumentError, StoreError, is_utf8, printable
 from rmq_store.format.queues import QueueSlice
-from rmq_store.reading.query import OnDamage, leave_out
+from rmq_store.reading.query import OnDamage, ignore_damage
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.report.section import Cell, Grid, Inquiry, NamedStore, ReadLimits, Remark, Section
+from rmq_store.report.section import (
+    Grid,
+    Inquiry,
+    NamedStore,
+    ReadLimits,
+    Remark,
+    ReportCell,
+    Section,
+)
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.text.bodies import readable_bodies
 from rmq_store.text.lines import plain_text, printable_columns
@@ -87,7 +95,7 @@ def download(content: bytes, name: str, media_type: str) -> Response:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What a page asks of the open store. `page`, `words`: its address; `stops`: see `Job`."""
+    """What a page asks of the open store. `page`, `words`: its address; `stops`: see `PageJob`."""
 
     store: StoreReader
     named: NamedStore
@@ -218,7 +226,7 @@ def _is_linkable(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_integer(kind))
 
 
-def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> list[Cell]:
+def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> list[ReportCell]:
     kind = "number" if pa.types.is_integer(column.type) else "text"
     kind = "time" if pa.types.is_timestamp(column.type) else kind
     if pa.types.is_binary(column.type):
@@ -226,7 +234,7 @@ def _cells(name: str, column: pa.Array, rows: Iterable[Mapping[str, Any]]) -> li
     if pa.types.is_string(column.type):  # before control characters are escaped: it may be large
         column = pc.utf8_slice_codeunits(column, 0, LONGEST + 1)
     return [
-        Cell(
+        ReportCell(
             text if len(text) <= LONGEST else f"{text[:LONGEST]}…", None, kind, _leads_to(name, row)
         )
         for text, row in zip(plain_text(column).to_pylist(), rows, strict=True)
@@ -277,7 +285,7 @@ def _places(store: StoreReader, windows: Sequence[QueueSlice], tags: str | None)
         unwrap_batches=True,
         check_ends=False,
         compacted=False,
-        on_damage=leave_out,  # the read of the messages says it
+        on_damage=ignore_damage,  # the read of the messages says it
     )
     columns = [batch.column(_PLACE).to_numpy() for batch in batches]
     return np.concatenate(columns) if columns else np.zeros(0, np.int64)

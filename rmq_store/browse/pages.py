@@ -32,7 +32,7 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.questions.lag_summary import LagAnswer, lag_of
 from rmq_store.questions.trace import trace as lives_of
 from rmq_store.reading.query import ReadOptions
-from rmq_store.report.section import Cell, Grid, Remark, Section, text
+from rmq_store.report.section import Grid, Remark, ReportCell, Section, text
 from rmq_store.report.store_report import SECTIONS, section_of
 from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id, why_not_found
@@ -78,7 +78,7 @@ def table(question: PageRequest) -> Page:
     name = question.word("name")
     if name is None:
         rows = [
-            [Cell(known, leads_to=address("table", name=known)), text(table.about)]
+            [ReportCell(known, leads_to=address("table", name=known)), text(table.about)]
             for known, table in TABLES_OF_A_STORE.items()
         ]
         grid = Grid("tables", "", ("table", "rows"), rows)
@@ -322,14 +322,14 @@ def _fields(rows: pa.Table) -> Grid:
     cells = (replace(cell, kind="text") for cell in row.rows[0])
     listed = [[text(name), cell] for name, cell in zip(row.columns, cells, strict=True)]
     words = (rows["keys"][0].as_py() or "").split()
-    links = (Cell(word, leads_to=address("trace", key=word)) for word in words)
+    links = (ReportCell(word, leads_to=address("trace", key=word)) for word in words)
     listed += [[text("word of keys"), link] for link in links]
     return Grid("fields", "", ("field", "value"), listed)
 
 
 def _properties(rows: pa.Table) -> Grid:
     pairs = rows[_PROPERTIES][0].as_py()
-    cells: list[list[Cell]] = [[text(word[:_MOST_SHOWN]) for word in pair] for pair in pairs]
+    cells: list[list[ReportCell]] = [[text(word[:_MOST_SHOWN]) for word in pair] for pair in pairs]
     return Grid("properties", "", ("name", "value"), cells)
 
 

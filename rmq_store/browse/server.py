@@ -24,7 +24,7 @@ from rmq_store.browse.page import Page, PageRequest, address, readable_text
 from rmq_store.browse.pages import FORMS, PAGES
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.report.page import drawn_plots, templates
+from rmq_store.report.page import drawn_plots, template_environment
 from rmq_store.report.section import LeftOutSection, NamedStore, Section
 from rmq_store.text.times import shown_time
 
@@ -183,7 +183,7 @@ class Dashboard:
         self.path = f"/{self._token}/"
         self._named = named
         self._store_thread = StoreThread(open_store, limit)
-        self._template = templates("rmq_store.browse", "rmq_store.report").get_template(
+        self._template = template_environment("rmq_store.browse", "rmq_store.report").get_template(
             "browse.html"
         )
         self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET"])])

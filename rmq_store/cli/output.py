@@ -22,7 +22,7 @@ from rmq_store.errors import json_text, printable
 from rmq_store.tables.table import PATHS, SENTENCES
 from rmq_store.text.lines import as_json_object
 from rmq_store.text.progress import Progress
-from rmq_store.text.times import LATEST_MS, in_utc
+from rmq_store.text.times import LATEST_MS, utc_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,7 +227,7 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return in_utc(value)
+        return utc_text(value)
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

@@ -17,7 +17,7 @@ from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOption
 from rmq_store.arrow import compute as pc
 from rmq_store.dataset.condition import columns_in_expressions
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.reading.query import positive
+from rmq_store.reading.query import positive_number
 
 Batches = Generator[pa.RecordBatch, None, None]
 """A generator: it closes what it reads from when the reading ends, not when garbage is collected."""
@@ -201,7 +201,7 @@ class LazyDataset(Scannable, ds.Dataset):  # type: ignore[misc]
         wanted = self._wanted(filter)
         names = self._columns.names
         if batch_size is not None:
-            positive("batch_size", batch_size)
+            positive_number("batch_size", batch_size)
         if columns is None:
             columns = names
         given = columns.values() if isinstance(columns, Mapping) else columns

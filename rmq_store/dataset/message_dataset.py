@@ -25,11 +25,11 @@ from rmq_store.reading.query import (
     Query,
     ReadOptions,
     number,
-    several,
+    several_values,
 )
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
-from rmq_store.search.log_partitions import newest_time, parts_along_log
+from rmq_store.search.log_partitions import newest_time, ranges_by_log_slice
 from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, ranges_in_store
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
@@ -213,7 +213,7 @@ class MessageDataset(LazyDataset):
                 continue
             with part.store.reopen() as store:
                 view = store.ranges_for(self._query.compacted)
-                for slices in parts_along_log(store, part.slices, _FRAGMENT_BYTES, view):
+                for slices in ranges_by_log_slice(store, part.slices, _FRAGMENT_BYTES, view):
                     yield MessageFragment(self, replace(part, slices=slices))
 
 
@@ -245,7 +245,7 @@ def messages_of(
     The arguments are those of `MessageStore.messages`.
     """
     how.setdefault("unwrap_batches", True)
-    named, words = several("topics", topics), several("keys", how.get("keys"))
+    named, words = several_values("topics", topics), several_values("keys", how.get("keys"))
     times = _time("since", since), _time("until", until)
     since, until = fixed_range(*times, partial(newest_time, stores), names=("since", "until"))
     if words is not None:
@@ -255,7 +255,7 @@ def messages_of(
     query = Query.of(False, columns=columns, **how)
     search = Search(
         named,
-        several("queue_ids", queue_ids, Integral),
+        several_values("queue_ids", queue_ids, Integral),
         since,
         until,
         include_system_topics=include_system_topics,

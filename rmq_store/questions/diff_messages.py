@@ -26,7 +26,7 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.questions.answer_by_shares import Engine, OnProgress, StoreSource, ask, processes_for
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.search.log_partitions import parts_along_log
+from rmq_store.search.log_partitions import ranges_by_log_slice
 from rmq_store.search.selection import require_topic
 from rmq_store.text.progress import Progress
 
@@ -109,7 +109,7 @@ class _Look:
 
     def plan(self, store: StoreReader) -> list[Share]:
         """Ranges of queues along the log, of about `_SHARE_BYTES` each."""
-        return parts_along_log(store, _ranges(store, self.topics), _SHARE_BYTES)
+        return ranges_by_log_slice(store, _ranges(store, self.topics), _SHARE_BYTES)
 
     def weight(self, share: Share) -> int:
         """The number of entries."""

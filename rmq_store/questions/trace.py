@@ -17,7 +17,7 @@ from rmq_store.format.topics import (
     is_group_of_broker,
     retry_origin,
 )
-from rmq_store.reading.message_lookup import behind_index
+from rmq_store.reading.message_lookup import error_of_indexed_record
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import find
 from rmq_store.search.message_history import (
@@ -27,13 +27,19 @@ from rmq_store.search.message_history import (
     MessageHistory,
     histories_of,
     one_error_a_place,
-    sent_to,
+    was_sent_to,
 )
 from rmq_store.search.selection import Search
-from rmq_store.system_topics.pop import ACKNOWLEDGED, DUE, INVISIBLE, newest_popped, place_of
+from rmq_store.system_topics.pop import (
+    ACKNOWLEDGED,
+    DUE,
+    INVISIBLE,
+    newest_popped,
+    place_of_pop_row,
+)
 from rmq_store.system_topics.system_topic_rows import Row
 from rmq_store.system_topics.traces import reports_in_bodies
-from rmq_store.tables.groups import source_of
+from rmq_store.tables.groups import path_and_write_time
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 
@@ -51,10 +57,10 @@ def trace(
     Raises the error of such a place if no record was found.
     """
     named, damage = _records(store, (key,), topic, progress)
-    records = [record for record in named if sent_to(store, record, topic)]
+    records = [record for record in named if was_sent_to(store, record, topic)]
     try:
         by_id = store.lookup.by_offset_id(key)
-        if by_id is not None and sent_to(store, HistoryRecord.of(by_id), topic):
+        if by_id is not None and was_sent_to(store, HistoryRecord.of(by_id), topic):
             records.append(HistoryRecord.of(by_id))
     except (CorruptRecordError, MissingFileError) as error:
         damage.append(error)
@@ -126,12 +132,12 @@ class Consumers(NamedTuple):
         offsets: ConsumerOffsets | None = None
         try:
             offsets = store.consumer_offsets() if has_consumer_offsets(store.path) else None
-            for row in newest_popped(store, lambda row: place_of(row) in places):
-                place = row["consumerGroup"], *place_of(row)
+            for row in newest_popped(store, lambda row: place_of_pop_row(row) in places):
+                place = row["consumerGroup"], *place_of_pop_row(row)
                 popped[place] = row
         except StoreError as error:
             LOG.warning("not all groups that consumed the message are known: %s", error)
-        return cls(store, offsets, source_of(store, CONSUMER_FILES[0])[1], popped)
+        return cls(store, offsets, path_and_write_time(store, CONSUMER_FILES[0])[1], popped)
 
     def outcomes_of(self, records: Sequence[HistoryRecord]) -> Iterator[GroupOutcome]:
         """What became of a message at each group that reads one of its `records`, oldest first."""
@@ -246,7 +252,11 @@ def _unreadable(store: StoreReader, key: str, damage: Sequence[StoreError]) -> S
     for error in damage:
         if error.log_offset in hits:
             at = error.entry
-            return error if at is None else behind_index(error, at.topic, key, at.log_offset)
+            return (
+                error
+                if at is None
+                else error_of_indexed_record(error, at.topic, key, at.log_offset)
+            )
     first, lost = damage[0], min((hit for hit in hits if hit >= end), default=None)
     listed = "" if lost is None else f", and the index lists it at {lost}, after the log's end"
     return type(first)(

@@ -14,7 +14,7 @@ from rmq_store.format.hashes import tags_code
 from rmq_store.format.queues import FILLER_SIZE, Entries, QueueId, QueueSlice
 from rmq_store.format.record import Message
 from rmq_store.reading.message_lookup import EntryMessages, MessageLookup, broker_position
-from rmq_store.reading.query import Query, parse_tags, positive
+from rmq_store.reading.query import Query, parse_tags, positive_number
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
@@ -55,7 +55,7 @@ class GetMessageResult:
     messages: list[Message] = field(default_factory=list)
 
 
-def off_range(
+def answer_outside_range(
     offset: int, low: int, high: int, *, overflow_to_min: bool = False
 ) -> GetMessageResult | None:
     """The answer if `offset` is not in [low, high); else None.
@@ -109,12 +109,12 @@ class MessageGetter:
         Raises what a read of the queue raises: for an entry that does not lead to its record, if no message
         is before it, and where none is before the queue's end, for a log that lost its own end.
         """
-        positive("max_messages", max_messages)
+        positive_number("max_messages", max_messages)
         state = self._queues.get(queue)
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = state.min_offset, state.max_offset
-        answer = off_range(offset, low, high)
+        answer = answer_outside_range(offset, low, high)
         if answer is None:
             messages, at = self._found(queue, range(offset, high), max_messages, parse_tags(tags))
             status = GetMessageStatus.FOUND if messages else GetMessageStatus.NO_MATCHED_MESSAGE
@@ -165,7 +165,7 @@ class MessageGetter:
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = self._view.broker_min(queue, state), state.max_offset
-        answer = off_range(offset, low, high, overflow_to_min=overflow_to_min)
+        answer = answer_outside_range(offset, low, high, overflow_to_min=overflow_to_min)
         if answer is not None:
             return answer
         entries = self._view.with_ext(queue, self._view.to_file_end(queue, state, offset, high))
@@ -175,13 +175,13 @@ class MessageGetter:
         wanted = parse_tags(tags)
         hashes = None if wanted is None else {tags_code(tag) & _MASK32 for tag in wanted}
         log, log_end = self._view.log, self._view.log_end
-        status, rows, at = broker_batch(log, log_end, near, offset, max_messages, hashes)
+        status, rows, at = entries_broker_sends(log, log_end, near, offset, max_messages, hashes)
         found = [self._lookup.any_message_at(queue, near, row) for row in rows]
         messages = [message for message in found if message is not None]
         return GetMessageResult(status, at, low, high, messages)
 
 
-def broker_batch(
+def entries_broker_sends(
     log: CommitLog,
     log_end: int,
     entries: Entries,
@@ -239,10 +239,10 @@ class CompactedGetter:
 
     def exact(self, offset: int, max_messages: int, tags: Tags) -> GetMessageResult:
         """Up to `max_messages` messages from `offset`, from all files. Tags are compared as text."""
-        positive("max_messages", max_messages)
+        positive_number("max_messages", max_messages)
         wanted = parse_tags(tags)
         low, high = self._files.min_offset, self._files.max_offset
-        answer = off_range(max(offset, low), low, high)
+        answer = answer_outside_range(max(offset, low), low, high)
         if answer is not None:
             return answer
         messages: list[Message] = []
@@ -266,11 +266,11 @@ class CompactedGetter:
         """
         files = self._files
         low, high = files.min_offset, files.max_offset
-        answer = off_range(max(offset, low), low, high, overflow_to_min=True)
+        answer = answer_outside_range(max(offset, low), low, high, overflow_to_min=True)
         if answer is not None:
             return answer
         entries = files.entries_from(offset)
-        status, rows, at = broker_batch(
+        status, rows, at = entries_broker_sends(
             files.log, files.log_end, entries, offset, max_messages, None
         )
         return GetMessageResult(status, at, low, high, [self._message(entries, n) for n in rows])

@@ -67,12 +67,12 @@ Limits = Callable[[QueueId], QueueLimits | None]
 """Gives the limits of a queue; None if nothing is wanted."""
 
 
-def everything(queue: QueueId) -> QueueLimits:
+def no_limits(queue: QueueId) -> QueueLimits:
     """Limits that include everything."""
     return QueueLimits()
 
 
-def ranges_within(limits: Limits) -> RangesOf:
+def ranges_of_limits(limits: Limits) -> RangesOf:
     """The wanted queue offsets of each queue within limits."""
 
     def ranges_of(queue: QueueId) -> list[tuple[int, int]]:
@@ -266,7 +266,7 @@ class LogPlace:
         return cls(offset, before, Mark.of(log, start, first_end))
 
 
-def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
+def require_same_log(log: CommitLog, place: LogPlace, path: str) -> None:
     """Check that a log still continues at a place.
 
     Raises OtherStoreError if the log began with other bytes, LogCutError if the bytes before the
@@ -276,7 +276,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
     if place.first is not None:
         refuse_other_bytes(place.first, first, path)
     if place.offset < log.start:
-        raise expired(path, place.offset, log.start)
+        raise error_of_expired_files(path, place.offset, log.start)
     if place.before is not None and place.before.start >= log.start:
         now = Mark.of(log, place.before.start, place.before.stop)
         if now != place.before:
@@ -292,7 +292,7 @@ def check_place(log: CommitLog, place: LogPlace, path: str) -> None:
             )
 
 
-def expired(path: str, offset: int, log_start: int) -> DataLossError:
+def error_of_expired_files(path: str, offset: int, log_start: int) -> DataLossError:
     """The error for files of a log that expired before they were read."""
     return DataLossError(
         path,
@@ -321,17 +321,17 @@ class LogFollower:
         self._change: tuple[int | None, ...] = ()  # of the last file, at the last look
 
     def end_after(self, log: CommitLog, place: LogPlace, path: str) -> int:
-        """The end of the whole records after a place. Raises as `check_place`."""
-        check_place(log, place, path)
+        """The end of the whole records after a place. Raises as `require_same_log`."""
+        require_same_log(log, place, path)
         return self.end(log, place.offset)
 
     def end(self, log: CommitLog, start: int) -> int:
-        """The end of the whole records at or after log offset `start`, as `whole_end`.
+        """The end of the whole records at or after log offset `start`, as `end_of_whole_records`.
 
         Goes on from the end at the last look, so that a follower which is far behind does not check
         the same records at each look.
         """
-        end = whole_end(
+        end = end_of_whole_records(
             log, self._known_whole(log, start), lambda end: self._end_by_queues(log, end)
         )
         self._whole = LogPlace.at(log, end)
@@ -342,7 +342,7 @@ class LogFollower:
         if self._whole is None or self._whole.offset <= start:
             return start
         try:
-            check_place(log, self._whole, "")
+            require_same_log(log, self._whole, "")
         except StoreError:
             self._known, self._looked_at = 0, float("-inf")  # of a log that was cut
             return start
@@ -370,7 +370,7 @@ def _change_of(log: CommitLog) -> tuple[int | None, ...]:
         return None, None
 
 
-def whole_end(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> int:
+def end_of_whole_records(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> int:
     """The end of the last record that is whole, at or after `start`.
 
     A torn end is not included: a broker may be writing it. Damage is, if a later file or an entry
@@ -405,7 +405,7 @@ def _only_zeros_after(log: CommitLog, file: SegmentFile, offset: int) -> bool:
     return stop <= offset or not log.chain.read(offset, stop).any()
 
 
-def known_whole_end(view: QueueView, queues: Iterable[QueueId]) -> int:
+def end_of_known_records(view: QueueView, queues: Iterable[QueueId]) -> int:
     """The end of the last record that is known to be whole; 0 without any.
 
     It is listed in a queue's files, or is the last one of a store that was closed.
@@ -421,14 +421,14 @@ def known_whole_end(view: QueueView, queues: Iterable[QueueId]) -> int:
     return max(ends)
 
 
-def end_by_bytes(log: CommitLog, start: int, end: int, most: int) -> int:
+def end_after_bytes(log: CommitLog, start: int, end: int, most: int) -> int:
     """The end of the record that contains offset `start + most`, or `end` if that is earlier."""
     cut = start + most
     segment = log.chain.segment_at(cut) if cut < end else None
     return end if segment is None else min(end, next_record_or_gap(log, segment, cut)[0])
 
 
-def end_by_rows(batches: Iterator[pa.RecordBatch], end: int, most: int) -> int:
+def end_after_rows(batches: Iterator[pa.RecordBatch], end: int, most: int) -> int:
     """The end of the record with the last of at most `most` rows, but of at least one record.
 
     `batches`: rows from the start on in log order, with commitLogOffset and storeSize. Returns

@@ -26,7 +26,7 @@ from rmq_store.format.record import (
 )
 from rmq_store.index.index_writer import has_key
 from rmq_store.index.query_message import KeyIndex
-from rmq_store.reading.query import OnDamage, Query, handler_of_search, leave_out, raise_it
+from rmq_store.reading.query import OnDamage, Query, handler_of_search, ignore_damage, raise_error
 from rmq_store.reading.slice_reader import SliceReader, ranges_of_slices
 from rmq_store.snapshot.opening import Opening
 from rmq_store.snapshot.queue_view import QueueView
@@ -173,7 +173,7 @@ class MessageLookup(EntryMessages):
         `on_damage`, these errors go there and the place is skipped.
         """
         on_damage = handler_of_search(on_damage)
-        report = on_damage or raise_it
+        report = on_damage or raise_error
         try:
             named = self.by_offset_id(message_id)
         except (CorruptRecordError, MissingFileError) as error:
@@ -266,7 +266,7 @@ class MessageLookup(EntryMessages):
             columns=_NAMES,
             keys={key},
             unwrap_batches=True,
-            on_damage=on_damage or leave_out,
+            on_damage=on_damage or ignore_damage,
         )
         ranges = ranges_of_slices(slices)
         reader = SliceReader(self._view, self._broker_name, query, ranges, self._opening)
@@ -296,7 +296,7 @@ class MessageLookup(EntryMessages):
             else:
                 record = record_or_damage(self._log(), self._view.log_end, offset)
                 if isinstance(record, StoreError):
-                    on_damage(behind_index(record, topic, key, offset))
+                    on_damage(error_of_indexed_record(record, topic, key, offset))
             if not isinstance(record, Record):
                 continue
             in_time = begin <= record.store_timestamp and (
@@ -306,7 +306,7 @@ class MessageLookup(EntryMessages):
                 yield self._in_its_queue(record)
 
 
-def behind_index(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
+def error_of_indexed_record(error: StoreError, topic: str, key: str, offset: int) -> StoreError:
     """The error for damage that a look-up found. Keys with the same hash cannot be distinguished
     there."""
     return type(error)(

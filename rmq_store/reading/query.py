@@ -37,11 +37,11 @@ ALL_TAGS = "*"
 Concerns = Callable[[StoreError], bool]
 
 
-def leave_out(_: StoreError) -> None:
+def ignore_damage(_: StoreError) -> None:
     """An `on_damage` that leaves out what cannot be read, and does not say it."""
 
 
-def raise_it(error: StoreError) -> None:
+def raise_error(error: StoreError) -> None:
     """What becomes of an error without an `on_damage`."""
     raise error
 
@@ -150,7 +150,7 @@ def nullable_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in arrow_schema(columns)])
 
 
-def record_size(entry: ListedAt | None) -> int | None:
+def listed_record_size(entry: ListedAt | None) -> int | None:
     """Size of the record that an entry leads to; None without one."""
     return None if entry is None or entry.log_offset < 0 else entry.size
 
@@ -165,7 +165,7 @@ def damage_rows(
         "queueId": lambda e: None if e.entry is None else e.entry.queue_id,
         "queueOffset": lambda e: None if e.entry is None else e.entry.queue_offset,
         "commitLogOffset": lambda e: e.log_offset,
-        "storeSize": lambda e: record_size(e.entry),
+        "storeSize": lambda e: listed_record_size(e.entry),
         CORRUPT: str,
     }
     schema = nullable_schema(columns)
@@ -272,8 +272,8 @@ class Query:
                     reason=f"a read has no option {name!r}",
                     advice=nearest(name, ReadOptions.__annotations__),
                 )
-        keys = several("keys", how.get("keys"))
-        columns: Sequence[str] | None = several("columns", how.get("columns"))
+        keys = several_values("keys", how.get("keys"))
+        columns: Sequence[str] | None = several_values("columns", how.get("columns"))
         on_damage = handler_of(how.get("on_damage"))
         if isinstance(on_damage, DamageMode):
             columns = on_damage.columns(columns)
@@ -289,12 +289,12 @@ class Query:
             raise InvalidArgumentError(
                 reason="a mode of damage has no encoded columns", advice="Leave encoded out"
             )
-        positive("batch_rows", query.batch_rows)
-        positive("batch_bytes", query.batch_bytes)
+        positive_number("batch_rows", query.batch_rows)
+        positive_number("batch_bytes", query.batch_bytes)
         return query
 
 
-def several(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
+def several_values(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
     """The values of an argument that takes one or several of a `kind`, texts or whole numbers; None stays.
 
     Raises InvalidArgumentError for others.
@@ -323,7 +323,7 @@ def number(name: str, given: Any) -> Any:
     return given
 
 
-def positive(name: str, value: int) -> int:
+def positive_number(name: str, value: int) -> int:
     """The value. Raises InvalidArgumentError if it is no whole number, or below 1."""
     number(name, value)
     if value < 1:
@@ -335,7 +335,9 @@ def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
     """The tags of an expression such as "a || b", or of a list; None: all."""
     if tags is None:
         return None
-    words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several("tags", tags) or ()
+    words = (
+        tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several_values("tags", tags) or ()
+    )
     wanted = frozenset(word.strip() for word in words if word.strip())
     return None if not wanted or ALL_TAGS in wanted else wanted
 

@@ -57,7 +57,7 @@ _NOWHERE = -1
 
 
 @dataclass(slots=True)
-class Members(Columns):
+class BatchMembers(Columns):
     """n members of the bodies of some records, in order within each record.
 
     `row` is the index of the body, `number` the index of the member in it. Positions count in
@@ -85,7 +85,7 @@ class Members(Columns):
         return slices(buffers(self.stored)[1], self.properties_at, self.properties_length)
 
 
-def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
+def members_of_bodies(bodies: pa.Array) -> tuple[BatchMembers, Ints]:
     """The members of all `bodies` (binary, without nulls), and the rows that do not add up.
 
     A body with more than MOST_MEMBERS does not add up.
@@ -102,7 +102,7 @@ def members_of(bodies: pa.Array) -> tuple[Members, Ints]:
         *(data.data, ends.data, counts.data, row.data, number.data, flags.data),
         *(column.data for column in rest),
     )
-    return Members(bodies, row, number, flags, *rest), broken
+    return BatchMembers(bodies, row, number, flags, *rest), broken
 
 
 class SliceReader:
@@ -163,7 +163,7 @@ class SliceReader:
         return self._in_mode(batches())
 
     def _batches_of_slices(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
-        yield from self._sound_batches(counted(self._entries.wanted(slices)))
+        yield from self._sound_batches(count_rows_read(self._entries.wanted(slices)))
         if self.query.check_ends and self._opening is not None:
             for error in self._opening.errors(self._opening.ends_in(slices)):
                 self._damaged(error, error.entry)
@@ -174,7 +174,7 @@ class SliceReader:
 
     def batches_of(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of rows, in their order; rows about damage if the mode has them."""
-        return self._in_mode(self._sound_batches(counted(pieces)))
+        return self._in_mode(self._sound_batches(count_rows_read(pieces)))
 
     def _in_mode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         taker = self.query.on_damage
@@ -332,7 +332,7 @@ class SliceReader:
         self, rows: ListedEntries, headers: Headers, bodies: pa.Array
     ) -> Iterator[pa.RecordBatch]:
         """A row for each wanted message. `rows` are records of inner batches, `bodies` their bodies."""
-        members, broken = members_of(bodies)
+        members, broken = members_of_bodies(bodies)
         for row in broken.tolist():
             where = int(rows.log_offset[row])
             error = BodyError(
@@ -352,7 +352,7 @@ class SliceReader:
                 self._batch_of_members(rows, headers, some) if len(some) else self._builder.empty()
             )
 
-    def _in_ranges(self, rows: ListedEntries, members: Members) -> Mask:
+    def _in_ranges(self, rows: ListedEntries, members: BatchMembers) -> Mask:
         """Which members have a wanted queue offset. A range may start inside a batch."""
         offset = rows.offset[members.row] + members.number
         inside = np.ones(len(members), dtype=bool)
@@ -365,7 +365,7 @@ class SliceReader:
         return inside
 
     def _batch_of_members(
-        self, rows: ListedEntries, headers: Headers, members: Members
+        self, rows: ListedEntries, headers: Headers, members: BatchMembers
     ) -> pa.RecordBatch:
         names = self._builder.names
         stored = members.properties()
@@ -453,7 +453,7 @@ def ranges_of_slices(slices: Sequence[QueueSlice]) -> RangesOf:
     return lambda queue: ranges.get(queue, [])
 
 
-def counted(pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:
+def count_rows_read(pieces: Iterable[ListedEntries]) -> Iterator[ListedEntries]:
     """The rows of a read."""
     for rows in pieces:
         loops.count(len(rows))

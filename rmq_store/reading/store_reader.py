@@ -40,7 +40,7 @@ from rmq_store.reading.get_message import (
     GetMessageStatus,
     MessageGetter,
 )
-from rmq_store.reading.log_reader import Limits, LogReader, everything, ranges_within
+from rmq_store.reading.log_reader import Limits, LogReader, no_limits, ranges_of_limits
 from rmq_store.reading.message_lookup import MessageLookup
 from rmq_store.reading.query import (
     CommonReadOptions,
@@ -48,7 +48,7 @@ from rmq_store.reading.query import (
     Query,
     ReadOptions,
     number,
-    several,
+    several_values,
     text,
 )
 from rmq_store.reading.slice_reader import (
@@ -58,7 +58,7 @@ from rmq_store.reading.slice_reader import (
     ranges_of_slices,
 )
 from rmq_store.snapshot.compacted_view import ConsumerQueues, QueueSource
-from rmq_store.snapshot.opening import Opening, geometry_found
+from rmq_store.snapshot.opening import Opening, geometry_from_files
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import StoreSnapshot, snapshot_without_queues, take_snapshot
 
@@ -264,7 +264,7 @@ class StoreReader:
 
     def geometry(self) -> StoreConfig:
         """The file sizes of this store, as settings; None where the files do not show one."""
-        return geometry_found(self.log, self._folders, damaged_index=True)
+        return geometry_from_files(self.log, self._folders, damaged_index=True)
 
     @property
     def dialect(self) -> Dialect:
@@ -418,8 +418,8 @@ class StoreReader:
         so are a DLedger log after this one and a lost end, for a read that reaches the end.
         """
         query = Query.of(verify_queue=True, **how)
-        limits = limits or everything
-        rows = self._reader(query, ranges_within(limits))
+        limits = limits or no_limits
+        rows = self._reader(query, ranges_of_limits(limits))
         unread = partial(self._after_log, query.check_ends)
         reader = LogReader(rows, limits, self.view.requests_of, include_unqueued, unread)
         batches = reader.read(number("start", start), number("stop", stop))
@@ -464,9 +464,13 @@ class StoreReader:
         `start` and `stop`: queue offsets, half-open, clipped to each queue. `tags`, `columns` and
         the other keywords as in `read_slices`. Raises UnknownQueueError for an unknown topic.
         """
-        named, start, stop = several("topics", topics), number("start", start), number("stop", stop)
+        named, start, stop = (
+            several_values("topics", topics),
+            number("start", start),
+            number("stop", stop),
+        )
         names = self.topics(include_system_topics) if named is None else named
-        queue_ids = several("queue_ids", queue_ids, Integral)
+        queue_ids = several_values("queue_ids", queue_ids, Integral)
         slices = [
             QueueSlice(
                 part.queue,

@@ -54,9 +54,13 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.index.index_file_reader import list_index_files
 from rmq_store.loops.record_fields import FAULTS
 from rmq_store.markers import Checkpoint, was_closed
-from rmq_store.recovery.report import ChangeList, RecoveryReport, note_left_out
-from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS, index_geometry, last_index_writer
-from rmq_store.snapshot.opening import queue_sizes, refuse_unknown_size
+from rmq_store.recovery.report import ChangeList, RecoveryReport, add_unlisted_records
+from rmq_store.recovery.strict_log_end import (
+    TIMESTAMP_SLACK_MS,
+    index_geometry,
+    writer_of_newest_index_file,
+)
+from rmq_store.snapshot.opening import queue_file_sizes, refuse_unknown_size
 
 LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
 BATCH_QUEUE_SIZE = "mapperFileSizeBatchConsumeQueue"
@@ -389,7 +393,7 @@ class BrokerRecovery:
         self._folders = folders = QueueFolders(root, config)
         log = CommitLog(commitlog_folders(root, config), file_size=config.mappedFileSizeCommitLog)
         refuse_misnamed_or_unreadable(log)
-        self.config = config.with_defaults_of(queue_sizes(folders))
+        self.config = config.with_defaults_of(queue_file_sizes(folders))
         self.changes = ChangeList(planned=True, read_back=True)
         self.report = RecoveryReport(str(root), "broker", was_closed(root), applied=False)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
@@ -514,7 +518,9 @@ class BrokerRecovery:
                 missing = geometry.file_size - segment.size
                 if missing > 0:
                     self.changes.add(Change(segment.path, "extended", missing, segment.size))
-            indexer = last_index_writer(self.root, self.index, geometry, self.release, planned=True)
+            indexer = writer_of_newest_index_file(
+                self.root, self.index, geometry, self.release, planned=True
+            )
         lmq = bool(self.config.enableLmq and self.config.enableMultiDispatch)
         try:
             for headers in self._walk(number):
@@ -545,7 +551,7 @@ class BrokerRecovery:
             self.report.delayed_rebuilt += added if queue.topic == SCHEDULE_TOPIC else 0
             if len(left):
                 places = (column[rows[left]] for column in (requests.offset, requests.log_offset))
-                note_left_out(self.report.left_out, queue, *places)
+                add_unlisted_records(self.report.left_out, queue, *places)
 
     _walked_to = 0
     _newest = 0  # when the last record was stored, ms

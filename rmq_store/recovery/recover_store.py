@@ -74,7 +74,7 @@ def recover(
     """
     root, settings, traits = _opened(path, config, release)
     with StoreLock(root):
-        report = recover_locked(root, settings, traits, progress=progress)
+        report = recover_under_lock(root, settings, traits, progress=progress)
         _note_default_delays(report, config)
         remove_abort(root)
     return report
@@ -103,7 +103,7 @@ def plan_recovery(
     if method == "broker":
         report = BrokerRecovery(root, settings, traits).run()
     else:
-        report = recover_locked(root, settings, traits, progress=progress, planned=True)
+        report = recover_under_lock(root, settings, traits, progress=progress, planned=True)
     _note_default_delays(report, config)
     return report
 
@@ -123,7 +123,7 @@ def _note_default_delays(report: RecoveryReport, config: ConfigLike) -> None:
     report.default_delays = report.delayed_rebuilt if config is None else 0
 
 
-def recover_locked(
+def recover_under_lock(
     root: Path,
     config: StoreConfig,
     traits: Dialect,

@@ -25,7 +25,7 @@ from rmq_store.text.sizes import counted
 
 
 @dataclass(slots=True)
-class LeftOut:
+class UnlistedRecords:
     """Records of one queue that it does not list, because earlier records have their queueOffsets.
 
     `queue_offset` and `log_offset` are those of the first. `listed`: a BatchConsumeQueue lists them too,
@@ -40,8 +40,8 @@ class LeftOut:
     replaced: bool = False
 
 
-def note_left_out(
-    left_out: dict[QueueId, LeftOut],
+def add_unlisted_records(
+    left_out: dict[QueueId, UnlistedRecords],
     queue: QueueId,
     queue_offset: Ints,
     log_offset: Ints,
@@ -50,11 +50,11 @@ def note_left_out(
     replaced: bool = False,
 ) -> None:
     """Add records of one queue, at least one, to those `left_out`."""
-    first = LeftOut(0, int(queue_offset[0]), int(log_offset[0]), listed, replaced)
+    first = UnlistedRecords(0, int(queue_offset[0]), int(log_offset[0]), listed, replaced)
     left_out.setdefault(queue, first).count += len(queue_offset)
 
 
-def line_of_default_delays(count: int, *, planned: bool = False, again: str) -> str:
+def sentence_of_default_delays(count: int, *, planned: bool = False, again: str) -> str:
     """A sentence about entries with the times of the default delay levels, and how to get others."""
     return (
         f"{counted(count, 'entry')} of {SCHEDULE_TOPIC} {'would get' if planned else 'got'} the times of the "
@@ -117,7 +117,7 @@ class RecoveryReport:
     entries_in_damage: dict[QueueId, int] = field(default_factory=dict)
     entries_left: dict[QueueId, int] = field(default_factory=dict)
     lacking: list[str] = field(default_factory=list)
-    left_out: dict[QueueId, LeftOut] = field(default_factory=dict)
+    left_out: dict[QueueId, UnlistedRecords] = field(default_factory=dict)
     earlier_lives: dict[QueueId, int] = field(default_factory=dict)
     queues: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -168,7 +168,7 @@ class RecoveryReport:
         """A sentence about entries with the times of the default delay levels."""
         # A second recovery keeps what the first has written.
         again = "they have wrong times: rmqstore rebuild --broker-conf writes right ones, into a new store"
-        return line_of_default_delays(
+        return sentence_of_default_delays(
             self.default_delays,
             planned=not self.applied,
             again=again if self.applied else GIVE_THE_FILE,

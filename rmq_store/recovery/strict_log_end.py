@@ -37,7 +37,7 @@ from rmq_store.recovery.report import ChangeList
 TIMESTAMP_SLACK_MS = 3000  # StoreCheckpoint#getMinTimestamp
 
 
-def careful_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+def start_after_checkpoint(log: CommitLog, checkpoint: Checkpoint) -> int:
     """The scan start: the newest file before which log and queues were flushed completely.
 
     Uses the checkpoint's offset (5.5.0 and later) and its times (all releases), whichever is
@@ -195,7 +195,7 @@ def index_geometry(files: Sequence[SegmentFile], config: StoreConfig) -> Geometr
     return empty or Geometry(config.index_slots, config.index_items)
 
 
-def last_index_writer(
+def writer_of_newest_index_file(
     root: Path, files: Sequence[SegmentFile], geometry: Geometry, release: Dialect, *, planned: bool
 ) -> IndexWriter:
     """A writer that continues the newest of the `files`, with the header that it has.

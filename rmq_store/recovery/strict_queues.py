@@ -24,14 +24,14 @@ from rmq_store.format.byte_layout import CONSUMEQUEUE_EXT_DIR, Ints
 from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.record import decode_utf8
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.recovery.report import ChangeList, LeftOut, note_left_out
+from rmq_store.recovery.report import ChangeList, UnlistedRecords, add_unlisted_records
 from rmq_store.recovery.strict_log_end import LogWalk
 
 _UNITS_AT_A_TIME = 8192
 _NEAR = 64  # last units before a place, for one that leads to a record of the log
 
 
-class LookFurther(Exception):
+class EntriesBeforeScanMissing(Exception):
     """A queue lacks entries of records before the scanned range."""
 
 
@@ -74,7 +74,7 @@ class QueueRecovery:
         self._damage = np.array(sorted(walk.damage), dtype=np.int64).reshape(-1, 2)
         self._queues: dict[QueueId, _Queue] = {}
         self.cut = self.rebuilt = self.delayed = 0  # units; `delayed` are among those rebuilt
-        self.left_out: dict[QueueId, LeftOut] = {}
+        self.left_out: dict[QueueId, UnlistedRecords] = {}
         self._changes = changes
         self._writer = QueueWriter(folders.root, config, changes, {})
         for queue, batch in folders.listed().items():
@@ -182,7 +182,7 @@ class QueueRecovery:
         if not len(rows):
             return rows
         if int(requests.offset[rows[0]]) > state.end and self.may_look_further:
-            raise LookFurther
+            raise EntriesBeforeScanMissing
         self._begin(state, int(requests.offset[rows[0]]))
         state.last_log_offset = int(requests.log_offset[rows[-1]])
         state.end += int(requests.count[rows].sum())
@@ -198,7 +198,7 @@ class QueueRecovery:
         left = np.delete(rows, taken)
         if len(left):
             at = requests.offset[left], requests.log_offset[left]
-            note_left_out(self.left_out, state.queue, *at)
+            add_unlisted_records(self.left_out, state.queue, *at)
         return rows[taken]
 
     def _note_doubled(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> None:
@@ -208,7 +208,7 @@ class QueueRecovery:
         again = rows[offset < ends[:-1]]
         if len(again):
             at = requests.offset[again], requests.log_offset[again]
-            note_left_out(self.left_out, state.queue, *at, listed=True)
+            add_unlisted_records(self.left_out, state.queue, *at, listed=True)
 
     def _lacks_front(self, state: _Queue, requests: DispatchRequests, rows: Ints) -> bool:
         """Whether the files that listed these records are missing or overwritten, although later ones exist.
@@ -334,7 +334,7 @@ class QueueRecovery:
                     self._note_end(state)
                     self._drop_loose(state)
                 elif self.may_look_further:
-                    raise LookFurther
+                    raise EntriesBeforeScanMissing
                 else:
                     state.at += int(np.flatnonzero(~right)[0])
                     self._cut(state)
@@ -398,9 +398,9 @@ class DatabaseQueues:
     def __init__(self, folder: Path, walk: LogWalk) -> None:
         """Raises AccessError, and LookFurther unless the walk has all records."""
         if walk.start > walk.log.start:
-            raise LookFurther
+            raise EntriesBeforeScanMissing
         self.rebuilt = self.delayed = 0
-        self.left_out: dict[QueueId, LeftOut] = {}
+        self.left_out: dict[QueueId, UnlistedRecords] = {}
         self.inner_batches: set[str] = set()  # topics of entries that stand for several messages
         self._log_end = walk.stop or 0
         self._writer = QueueDatabaseWriter(folder, self._note)
@@ -433,5 +433,5 @@ class DatabaseQueues:
         return self._writer.ranges()
 
     def _note(self, queue: QueueId, offset: Ints, log_offset: Ints) -> None:
-        note_left_out(self.left_out, queue, offset, log_offset, replaced=True)
+        add_unlisted_records(self.left_out, queue, offset, log_offset, replaced=True)
         self.rebuilt -= len(offset)

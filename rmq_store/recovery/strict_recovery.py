@@ -56,14 +56,14 @@ from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_log_end import (
     IndexRecovery,
     LogWalk,
-    careful_start,
-    last_index_writer,
+    start_after_checkpoint,
+    writer_of_newest_index_file,
 )
-from rmq_store.recovery.strict_queues import DatabaseQueues, LookFurther, QueueRecovery
+from rmq_store.recovery.strict_queues import DatabaseQueues, EntriesBeforeScanMissing, QueueRecovery
 from rmq_store.snapshot.opening import (
     Opening,
-    is_cut_short,
-    queue_sizes,
+    is_last_file_cut,
+    queue_file_sizes,
     refuse_unknown_size,
     require_configured_size,
 )
@@ -167,7 +167,7 @@ class StrictRecovery:
     """One strict recovery: first finds the end of the log, then repairs everything else.
 
     It reads the files as they were before it: nothing that it reads is among its changes. For the fields see
-    `recover_locked` in rmq_store.recovery.recover_store.
+    `recover_under_lock` in rmq_store.recovery.recover_store.
     """
 
     root: Path
@@ -184,7 +184,9 @@ class StrictRecovery:
     def __post_init__(self) -> None:
         root, planned = self.root, self.changes.planned
         # The other queues show the full size of a queue whose only file was truncated.
-        self.config = self.config.with_defaults_of(queue_sizes(QueueFolders(root, self.config)))
+        self.config = self.config.with_defaults_of(
+            queue_file_sizes(QueueFolders(root, self.config))
+        )
         self._folders = QueueFolders(root, self.config)
         self.report = RecoveryReport(str(root), "strict", was_closed(root), not planned)
         self.checkpoint = Checkpoint.read_or_zero(root / CHECKPOINT_FILE)
@@ -202,14 +204,14 @@ class StrictRecovery:
         self._refuse_lost_log(log)
         refuse_unknown_size(log, self.config)
         chains = self._chains(log)
-        first = self._looked_through(log, careful_start(log, self.checkpoint))
+        first = self._looked_through(log, start_after_checkpoint(log, self.checkpoint))
         # Whatever refuses a store has refused it now, before the first change.
         if not self.changes.planned:
             write_abort(self.root, self.release)  # also if a clean store's tail was torn later
         self._extend_files(log, chains)
         try:
             self._repair(log, first)
-        except LookFurther:
+        except EntriesBeforeScanMissing:
             self.changes.release(forget=True)
             first = self._looked_through(log, log.start)
             self._repair(log, first)
@@ -246,7 +248,7 @@ class StrictRecovery:
         for queue, batch in self._folders.listed().items():
             kinds[batch].append(self._folders.files(queue, batch=batch).chain)
         # A log whose only file lost its end gets its size again.
-        of_log = [] if is_cut_short(log) else [[log.chain]]
+        of_log = [] if is_last_file_cut(log) else [[log.chain]]
         for chains in (*of_log, *kinds.values()):
             require_configured_size(chains)
         return [log.chain, *kinds[False], *kinds[True], *self._folders.extensions()]
@@ -363,7 +365,7 @@ class StrictRecovery:
         self.report.earlier_lives = lives.earlier
         indexer: IndexWriter | None = None
         if self.config.messageIndexEnable is not False:
-            indexer = last_index_writer(
+            indexer = writer_of_newest_index_file(
                 *(self.root, index.kept, index.geometry, self.release), planned=self.changes.planned
             )
             indexer.resume()

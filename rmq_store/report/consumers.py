@@ -30,18 +30,18 @@ from rmq_store.format.topics import (
 from rmq_store.questions.dead_letters import dead_letters as dead_letters_in
 from rmq_store.questions.dead_letters import dead_ranges
 from rmq_store.questions.lag_summary import LagAnswer, lag_of
-from rmq_store.report.plots import COLOURS, draw_bars, named
+from rmq_store.report.plots import COLOURS, draw_bars, shown_name
 from rmq_store.report.section import (
-    Cell,
     Command,
     Grid,
     Inquiry,
     LeftOutSection,
     Plot,
     Remark,
+    ReportCell,
     Section,
-    listing,
-    not_listed,
+    columns_of_rows,
+    sentence_of_rest,
     text,
 )
 from rmq_store.search.log_partitions import COUNTED
@@ -89,14 +89,14 @@ def lag(inquiry: Inquiry) -> Section:
     behind = [row for row in rows if row["lag"] != 0]
     estimated = any((row.get("lag") or 0) > counted for row in answer.rows)
     note = f"The bytes of more than {counted:,} messages of a queue are estimated from samples."
-    more = not_listed(len(rows), _ROWS, "more, less far behind,")
+    more = sentence_of_rest(len(rows), _ROWS, "more, less far behind,")
     return replace(
         section,
         about="By the broker's offset files, which miss what was consumed since they were written. "
         "The time is that from the first unconsumed message to the newest of its queue.",
         plots=[_lag_plot(behind)] if behind else [],
         grids=[
-            listing("lag-by-group", "Lag by group and topic", _LAG, rows[:_ROWS], more),
+            columns_of_rows("lag-by-group", "Lag by group and topic", _LAG, rows[:_ROWS], more),
             *_slowest(inquiry, _users_behind(rows)),
         ],
         remarks=list(_remarks(inquiry, answer, rows)),
@@ -110,7 +110,7 @@ def _slowest(inquiry: Inquiry, users: Sequence[dict[str, Any]]) -> Iterator[Grid
     for what, name in measures if users else ():
         rows = sorted(users, key=lambda row: -(row[name] or 0))[:_SLOWEST]
         look = partial(_look, inquiry)
-        yield listing(f"slowest-{what}", f"Slowest by {what}", _BEHIND, rows, command=look)
+        yield columns_of_rows(f"slowest-{what}", f"Slowest by {what}", _BEHIND, rows, command=look)
 
 
 def _look(inquiry: Inquiry, row: dict[str, Any]) -> Command:
@@ -122,7 +122,7 @@ def _lag_plot(behind: Sequence[dict[str, Any]]) -> Plot:
 
     def draw(axes: Axes, narrow: bool) -> None:
         longest = _LONGEST[not narrow]
-        names = [named(f"{row['consumerGroup']}, {row['topic']}", longest) for row in shown]
+        names = [shown_name(f"{row['consumerGroup']}, {row['topic']}", longest) for row in shown]
         lags = [row["lag"] or 0 for row in shown]
         labels = [f"{lag:,}" for lag in lags] if narrow else [*map(_behind, shown)]
         draw_bars(axes, names, lags, labels, COLOURS[:1])
@@ -219,9 +219,9 @@ def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
         )
         for row in rows
     ]
-    grid = listing(
+    grid = columns_of_rows(
         *("retention-by-group", "Groups that lose unread messages", _LOST, rows[:_ROWS]),
-        not_listed(len(rows), _ROWS),
+        sentence_of_rest(len(rows), _ROWS),
         lambda row: inquiry.command(
             "offsets", "--group", row["consumerGroup"], "--topic", row["topic"]
         ),
@@ -259,8 +259,10 @@ def scheduled(inquiry: Inquiry) -> Section:
     ]
     if not states.total():
         return replace(section, about=f"None is waiting.{others}", remarks=lost)
-    unlisted = not_listed(states.total(), _LISTED)
-    grid = listing("scheduled-messages", "", _SCHEDULED, rows, unlisted, partial(_trace, inquiry))
+    unlisted = sentence_of_rest(states.total(), _LISTED)
+    grid = columns_of_rows(
+        "scheduled-messages", "", _SCHEDULED, rows, unlisted, partial(_trace, inquiry)
+    )
     said = f"{overdue:,} scheduled messages were due before the newest record and are not delivered"
     look = inquiry.command("scheduled", "--state", OVERDUE)
     about = f"{_states(states)}. A message is overdue if it was due before the newest record of the log."
@@ -286,9 +288,9 @@ def transactions(inquiry: Inquiry) -> Section:
     )
     if not states.total():
         return replace(section, about="No half message is left.")
-    unlisted = not_listed(states[OPEN], _LISTED)
+    unlisted = sentence_of_rest(states[OPEN], _LISTED)
     trace = partial(_trace, inquiry)
-    grid = listing("open-transactions", "Open transactions", _OPEN, rows, unlisted, trace)
+    grid = columns_of_rows("open-transactions", "Open transactions", _OPEN, rows, unlisted, trace)
     said = f"{states[OPEN]:,} transactions are neither committed nor rolled back"
     return replace(
         section,
@@ -309,12 +311,14 @@ def dead_letters(inquiry: Inquiry) -> Section:
     newest = tuple(part.cut(part.stop - most, part.stop) for part in ranges)
     every, read = sum(map(len, ranges)), sum(map(len, newest))
     answer = dead_letters_in(store, newest, top=_LISTED)
-    trace, more = partial(_trace, inquiry), not_listed(read, _LISTED)
-    groups = listing(
+    trace, more = partial(_trace, inquiry), sentence_of_rest(read, _LISTED)
+    groups = columns_of_rows(
         *("dead-letters-by-group", "By group and topic", _DEAD_BY_GROUP, answer.groups[:50]),
         command=lambda row: inquiry.command("dlq", "--group", row["consumerGroup"]),
     )
-    letters = listing("dead-letters-newest", "The newest", _DEAD, answer.newest, more, trace)
+    letters = columns_of_rows(
+        "dead-letters-newest", "The newest", _DEAD, answer.newest, more, trace
+    )
     said = f"consumer groups gave up {every:,} messages (dead letters)"
     unseen = f"Only the newest {read:,} of {every:,} dead letters were read."
     return replace(
@@ -344,16 +348,16 @@ def retries(inquiry: Inquiry) -> Section:
     if not rows:
         return replace(section, about="No group sent a message back.")
     by_group = [{"consumerGroup": group, "messages": n} for group, n in groups.most_common(50)]
-    unlisted, trace = not_listed(groups.total(), _LISTED), partial(_trace, inquiry)
+    unlisted, trace = sentence_of_rest(groups.total(), _LISTED), partial(_trace, inquiry)
     return replace(
         section,
         about=f"{groups.total():,} messages that consumer groups sent back.",
         grids=[
-            listing(
+            columns_of_rows(
                 *("retries-by-group", "By group", "consumerGroup messages", by_group),
                 command=lambda row: inquiry.command("retries", "--group", row["consumerGroup"]),
             ),
-            listing("retries-newest", "The newest", _RETRIES, rows, unlisted, trace),
+            columns_of_rows("retries-newest", "The newest", _RETRIES, rows, unlisted, trace),
         ],
     )
 
@@ -412,7 +416,7 @@ def _states(states: Counter[str]) -> str:
     return ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
 
 
-def _trace(inquiry: Inquiry, row: Row) -> Cell:
+def _trace(inquiry: Inquiry, row: Row) -> ReportCell:
     """The command that shows the history of a message; empty without a key."""
     key = row.get("uniqKey") or row.get("msgId") or row.get("originMsgId")
     # With a hyphen in front it would be an option.

@@ -55,7 +55,7 @@ _ID = re.compile(r"url\(#([^)]*)\)")
 def html_of(report: Report) -> str:
     """The page: one file that asks for nothing else."""
     sections, drawn = drawn_plots(report.sections)
-    template = templates("rmq_store.report").get_template("page.html")
+    template = template_environment("rmq_store.report").get_template("page.html")
     return template.render(
         report=replace(report, sections=sections),
         made=shown_time(report.made_ms),
@@ -64,7 +64,7 @@ def html_of(report: Report) -> str:
     )
 
 
-def templates(*packages: str) -> Environment:
+def template_environment(*packages: str) -> Environment:
     """The templates of packages, whose values are escaped and printable."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package, ".") for package in packages]),
@@ -99,7 +99,7 @@ def drawn_plots(
     return left, drawn
 
 
-def check_target(
+def refuse_report_target(
     target: Path, store: str, *, overwrite: bool, broker_conf: str | None = None
 ) -> None:
     """Raise if no report may be written to `target`.

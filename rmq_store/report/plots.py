@@ -1,6 +1,6 @@
 """Plots of a store, drawn on axes of matplotlib. The report and the notebooks draw with these.
 
-Nothing here uses pyplot. Names of topics and groups are foreign text: they go through `named`.
+Nothing here uses pyplot. Names of topics and groups are foreign text: they go through `shown_name`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STYLE: dict[Any, Any] = {  # rcParams of every plot
 Numbers = npt.NDArray[np.float64]
 
 
-def named(name: str, longest: int | None = None) -> str:
+def shown_name(name: str, longest: int | None = None) -> str:
     """The name of a topic, queue or group for a plot, cut to `longest` characters.
 
     Names are foreign text: control characters are escaped, and matplotlib leaves a name that begins
@@ -57,7 +57,7 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, cycle(COLOURS), strict=False))
 
 
-def in_bytes(axes: Axes, axis: str = "y") -> None:
+def label_bytes(axes: Axes, axis: str = "y") -> None:
     """Label an axis of bytes at round numbers of KiB, MiB, ..."""
     low, high = axes.get_ylim() if axis == "y" else axes.get_xlim()
     chosen = axes.yaxis if axis == "y" else axes.xaxis
@@ -68,7 +68,7 @@ def in_bytes(axes: Axes, axis: str = "y") -> None:
     chosen.set_major_formatter(FuncFormatter(lambda at, _: f"{at / unit:,g} {UNITS[power]}"))
 
 
-def in_time(axes: Axes, most: int = 9) -> None:
+def label_times(axes: Axes, most: int = 9) -> None:
     """Label the x axis with times, UTC, whether it spans seconds or months; at most `most` labels."""
     locator = AutoDateLocator(minticks=min(4, most - 1), maxticks=most)
     axes.xaxis.set_major_locator(locator)
@@ -110,7 +110,7 @@ def draw_rate(axes: Axes, edges: npt.ArrayLike, per_second: Numbers, names: Sequ
     padded = np.concatenate([per_second, per_second[:, -1:]], axis=1)
     colours = [*COLOURS[: len(names) - 1], OTHERS]
     axes.stackplot(as_times(edges), padded, labels=names, colors=colours, step="post")
-    in_time(axes)
+    label_times(axes)
     axes.set_ylim(0, max(per_second.sum(axis=0).max(initial=0) * 1.05, 1e-9))
 
 
@@ -130,7 +130,7 @@ def draw_days(
     axes.set_xticks(at[::step], [days[place] for place in at[::step]])
     axes.set_xlim(-0.6, max(len(days), 4) - 0.4)
     axes.set_xlabel("day of store time (UTC)")
-    in_bytes(axes)
+    label_bytes(axes)
 
 
 def bytes_label(taken: float, of_all: float, count: int) -> str:

@@ -30,7 +30,7 @@ _SIZES = ("bytes", "lagBytes", "storeSize", "size", "allocated")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ReportCell:
     """A cell of a table: what is shown, and the exact value where that is rounded. `kind`: text, number,
     time or command. `leads_to`: a page about it, where there are several."""
 
@@ -41,7 +41,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Cell):
+class Command(ReportCell):
     """A command line for a shell, quoted."""
 
     kind: str = "command"
@@ -54,7 +54,7 @@ class Grid:
     anchor: str
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[ReportCell]]
     more: str | None = None
 
 
@@ -146,48 +146,48 @@ def worst_first(remarks: Iterable[Remark]) -> list[Remark]:
     return sorted(remarks, key=lambda remark: -list(Severity).index(remark.severity))
 
 
-def not_listed(count: int, listed: int, what: str = "more") -> str | None:
+def sentence_of_rest(count: int, listed: int, what: str = "more") -> str | None:
     """A sentence on what a table does not list; None if it has all."""
     return f"{count - listed:,} {what} are not listed." if count > listed else None
 
 
-def text(value: object) -> Cell:
+def text(value: object) -> ReportCell:
     """A cell with a text; empty for None."""
-    return Cell("" if value is None else str(value))
+    return ReportCell("" if value is None else str(value))
 
 
-def number(value: int | None) -> Cell:
+def number(value: int | None) -> ReportCell:
     """A cell with a whole number; empty for None."""
-    return Cell("" if value is None else f"{value:,}", None, "number")
+    return ReportCell("" if value is None else f"{value:,}", None, "number")
 
 
-def byte_count(count: int | None) -> Cell:
+def byte_count(count: int | None) -> ReportCell:
     """A cell with a byte count."""
-    return number(None) if count is None else Cell(size(count), f"{count:,} bytes", "number")
+    return number(None) if count is None else ReportCell(size(count), f"{count:,} bytes", "number")
 
 
-def cell_of(name: str, value: Any) -> Cell:
+def cell_of(name: str, value: Any) -> ReportCell:
     """A value of a table's column, in the form that the column's name shows. Times are ms."""
     if isinstance(value, datetime):
         value = round(value.replace(tzinfo=value.tzinfo or timezone.utc).timestamp() * 1000)
     if value is None:
         return text(None)
     if name in _TIMES or name.endswith("Timestamp"):
-        return Cell(shown_time(value), f"{value} ms", "time")
+        return ReportCell(shown_time(value), f"{value} ms", "time")
     if name.endswith("Ms"):
-        return Cell(shown_duration(value), f"{value:,} ms", "number")
+        return ReportCell(shown_duration(value), f"{value:,} ms", "number")
     if name in _SIZES:
         return byte_count(value)
     return number(value) if isinstance(value, int) else text(value)
 
 
-def listing(
+def columns_of_rows(
     anchor: str,
     title: str,
     names: str,
     rows: Iterable[Mapping[str, Any]],
     more: str | None = None,
-    command: Callable[[Mapping[str, Any]], Cell] | None = None,
+    command: Callable[[Mapping[str, Any]], ReportCell] | None = None,
 ) -> Grid:
     """Columns of a table by their names, with the command that looks closer at each row."""
     columns, last = names.split(), [] if command is None else [command]
@@ -319,6 +319,6 @@ def _in_ansi_c(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def missing(anchor: str, title: str, error: Exception, command: Command) -> Section:
+def failed_section(anchor: str, title: str, error: Exception, command: Command) -> Section:
     """A section that could not be made."""
     return Section(anchor, title, missing=LeftOutSection(str(error), command))

@@ -10,19 +10,19 @@ import numpy as np
 
 from rmq_store.questions.usage import message_rate
 from rmq_store.report import plots
-from rmq_store.report.plots import bytes_label, draw_bars, in_bytes, named
+from rmq_store.report.plots import bytes_label, draw_bars, label_bytes, shown_name
 from rmq_store.report.section import (
     LARGEST,
-    Cell,
     Grid,
     Inquiry,
     Plot,
     Remark,
+    ReportCell,
     Section,
     byte_count,
-    listing,
-    not_listed,
+    columns_of_rows,
     number,
+    sentence_of_rest,
     text,
 )
 from rmq_store.text.times import shown_duration
@@ -81,12 +81,21 @@ def _topics_grid(topics: Sequence[dict[str, Any]], rest: int, every: int) -> Gri
     if rest > 0:
         shown.append(("(in no queue)", None, rest))
     rows = [
-        [text(name), number(count), byte_count(some), Cell(_share(some, every), None, "number")]
+        [
+            text(name),
+            number(count),
+            byte_count(some),
+            ReportCell(_share(some, every), None, "number"),
+        ]
         for name, count, some in shown
     ]
     columns = ("topic", "messages", "bytes", "of the log")
     return Grid(
-        "by-topic", "By topic", columns, rows, not_listed(len(topics), _ROWS, "smaller topics")
+        "by-topic",
+        "By topic",
+        columns,
+        rows,
+        sentence_of_rest(len(topics), _ROWS, "smaller topics"),
     )
 
 
@@ -94,13 +103,13 @@ def _topics_plot(topics: Sequence[dict[str, Any]], every: int) -> Plot:
     shown = [row for row in topics if not row["shared"]][:_BARS]
 
     def draw(axes: Axes, narrow: bool) -> None:
-        names = [named(row["topic"], _LONGEST[not narrow]) for row in shown]
+        names = [shown_name(row["topic"], _LONGEST[not narrow]) for row in shown]
         if narrow:
             labels = [_share(row["bytes"], every) for row in shown]
         else:
             labels = [bytes_label(row["bytes"], every, row["messages"]) for row in shown]
         draw_bars(axes, names, [row["bytes"] for row in shown], labels)
-        in_bytes(axes, "x")
+        label_bytes(axes, "x")
         axes.set_xlabel("bytes of records" if narrow else "bytes of records in the log")
 
     return Plot("plot-topics", "Bytes by topic", draw, 0.9 + 0.3 * len(shown))
@@ -124,8 +133,8 @@ def _days_grid(days: dict[date | None, dict[str, list[int]]]) -> Grid:
     for day, found in list(days.items())[-_DAYS:]:
         messages, taken = (sum(counts) for counts in zip(*found.values(), strict=True))
         rows.append({"day": _day_name(day), "messages": messages, "bytes": taken})
-    more = not_listed(len(days), _DAYS, "earlier days")
-    return listing("by-day", "By day of store time (UTC)", "day messages bytes", rows, more)
+    more = sentence_of_rest(len(days), _DAYS, "earlier days")
+    return columns_of_rows("by-day", "By day of store time (UTC)", "day messages bytes", rows, more)
 
 
 def _days_plot(inquiry: Inquiry, days: dict[date | None, dict[str, list[int]]]) -> Plot:
@@ -137,7 +146,7 @@ def _days_plot(inquiry: Inquiry, days: dict[date | None, dict[str, list[int]]]) 
             values[(leading.index(topic) if topic in leading else len(leading)), column] += taken
 
     def draw(axes: Axes, narrow: bool) -> None:
-        names = [named(topic, _LONGEST[not narrow]) for topic in leading]
+        names = [shown_name(topic, _LONGEST[not narrow]) for topic in leading]
         labels = [_day_name(day) for day, _ in shown]
         plots.draw_days(axes, labels, values, [*names, "all others"], 3 if narrow else 8)
         _legend(axes, narrow)
@@ -169,9 +178,9 @@ def rate(inquiry: Inquiry) -> Section:
     seconds = np.diff(edges) / 1000
 
     def draw(axes: Axes, narrow: bool) -> None:
-        names = [named(topic, _LONGEST[not narrow]) for topic in leading]
+        names = [shown_name(topic, _LONGEST[not narrow]) for topic in leading]
         plots.draw_rate(axes, edges, counts / seconds, [*names, "all others"])
-        plots.in_time(axes, 6 if narrow else 9)
+        plots.label_times(axes, 6 if narrow else 9)
         axes.set_ylabel("messages per second")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         _legend(axes, narrow)
@@ -191,7 +200,7 @@ def rate(inquiry: Inquiry) -> Section:
 def largest(inquiry: Inquiry) -> Section:
     """The largest messages, each with the command that prints it."""
     most, rows = inquiry.most_of_a_queue, inquiry.usage.largest
-    grid = listing(
+    grid = columns_of_rows(
         *("largest-messages", "", _LARGEST, rows),
         command=lambda row: inquiry.command(
             *("cat", "--topic", row["topic"], "--queue", row["queueId"]),

@@ -18,17 +18,17 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report import consumers, space
 from rmq_store.report.section import (
     NO_BOUNDS,
-    Cell,
     Grid,
     Inquiry,
     NamedStore,
     ReadLimits,
     Remark,
     Report,
+    ReportCell,
     Section,
-    listing,
-    missing,
-    not_listed,
+    columns_of_rows,
+    failed_section,
+    sentence_of_rest,
     text,
     worst_first,
 )
@@ -93,7 +93,7 @@ def files(inquiry: Inquiry) -> Section:
         "Files",
         f"{release} A broker creates log files in advance: size is what ls shows, "
         "allocated is what they take on the disk.",
-        grids=[listing("files-by-part", "", "part files size allocated", rows)],
+        grids=[columns_of_rows("files-by-part", "", "part files size allocated", rows)],
         commands=[inquiry.command("table files")],
     )
 
@@ -171,13 +171,13 @@ def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
     rows = [
         [
             *(text(one.severity.value), text(one.code), text(one.path)),
-            Cell("" if one.start is None else f"{one.start:,} to {one.stop:,}"),
+            ReportCell("" if one.start is None else f"{one.start:,} to {one.stop:,}"),
             *(text(one.meaning), text(one.advice)),
         ]
         for one in findings
     ]
     columns = ("severity", "code", "file", "bytes of it", "meaning", "advice")
-    more = not_listed(len(rows), _ROWS)
+    more = sentence_of_rest(len(rows), _ROWS)
     return [Grid("findings", "", columns, rows[:_ROWS], more)] if rows else []
 
 
@@ -244,7 +244,9 @@ def store_report(
         info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
         sections = [facts_from(info, named)]
         for one in _SECTIONS[1:]:
-            sections.append(missing(one.anchor, one.title, error, named.command(*one.command)))
+            sections.append(
+                failed_section(one.anchor, one.title, error, named.command(*one.command))
+            )
     return Report(named.path, now, version("rmqstore"), sections)
 
 
@@ -264,4 +266,4 @@ def section_of(inquiry: Inquiry, anchor: str) -> Section:
     except Exception as error:  # of any kind: one section must not cost the report
         LOG.exception("the section %s cannot be made", asked.title)
         fault = RuntimeError(f"{error!r}: a damaged number of the store, or a fault of rmqstore")
-    return missing(anchor, asked.title, fault, inquiry.command(*asked.command))
+    return failed_section(anchor, asked.title, fault, inquiry.command(*asked.command))

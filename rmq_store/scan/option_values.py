@@ -36,7 +36,7 @@ def flag(value: str) -> bool:
     return word == "true"
 
 
-def one_of(*known: str) -> Callable[[str], str]:
+def parser_of_words(*known: str) -> Callable[[str], str]:
     """A parser for one of some words, compared without case."""
 
     def parse(value: str) -> str:
@@ -81,7 +81,7 @@ def columns(value: str) -> tuple[str, ...]:
     return column_names(words(value))
 
 
-def any_of(value: str) -> tuple[str, ...] | None:
+def alternatives(value: str) -> tuple[str, ...] | None:
     """The words of `a || b`; None for `*`, which means all."""
     if value.strip() == "*":
         return None
@@ -93,7 +93,7 @@ def any_of(value: str) -> tuple[str, ...] | None:
 
 def keys(value: str) -> tuple[str, ...]:
     """The words, or whole values of KEYS, of `a || b`."""
-    wanted = any_of(value)
+    wanted = alternatives(value)
     if wanted is None:
         raise InvalidValue("cannot be '*': leave it out to read messages with any keys")
     return wanted
@@ -145,7 +145,7 @@ def json_object(value: str, shape: str) -> dict[str, Any]:
     return values
 
 
-def names_to_text(
+def texts_by_name(
     value: str, shape: str = '{"broker-a": "/data/broker-a/store"}'
 ) -> dict[str, str]:
     """Texts by name, from `{"broker-a": "/path"}`. `shape` is an example for the error text."""
@@ -226,7 +226,7 @@ def timestamps(value: str) -> ByQueue:
     return times
 
 
-def duration(value: str) -> float:
+def seconds_of(value: str) -> float:
     """Seconds, from a number with a unit: 500ms, 30s, 15m, 1h."""
     match = re.fullmatch(r"([0-9]+)\s*(ms|s|m|h)", value.strip().lower())
     if match is None:

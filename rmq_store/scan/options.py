@@ -49,12 +49,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "stores",
-        values.names_to_text,
+        values.texts_by_name,
         'stores by broker name, as JSON: `{"broker-a": "/data/a/store"}`; instead of a path',
     ),
     Option(
         "unavailableStores",
-        values.one_of("fail", "skip"),
+        values.parser_of_words("fail", "skip"),
         "a store that cannot be opened: `fail` fails the query, `skip` leaves the store out with "
         "a warning and a row in `table=plan`",
         "fail",
@@ -93,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
         "columns to read, separated by commas; other columns are not read",
         "all but those on request",
     ),
-    Option("tags", values.any_of, "messages with exactly one of these tags: `a || b`", "*"),
+    Option("tags", values.alternatives, "messages with exactly one of these tags: `a || b`", "*"),
     Option(
         "keys",
         values.keys,
@@ -124,7 +124,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
-        values.one_of("latest", "error"),
+        values.parser_of_words("latest", "error"),
         "for a queue with no message at or after that time: `latest` skips it, `error` fails the "
         "query (Kafka's default is `error`, but in a store a quiet queue is normal)",
         "latest",
@@ -171,7 +171,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "source",
-        values.one_of(CONSUMEQUEUE, COMMITLOG),
+        values.parser_of_words(CONSUMEQUEUE, COMMITLOG),
         "`commitlog` reads the log itself, for stores whose queues are missing or damaged",
         CONSUMEQUEUE,
     ),
@@ -191,7 +191,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "splitBy",
-        values.one_of(BY_LOG, BY_QUEUE),
+        values.parser_of_words(BY_LOG, BY_QUEUE),
         "`log`: partitions are slices of the log, which is read once; `queue`: each queue stays "
         "in one partition, in order",
         BY_LOG,
@@ -223,7 +223,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "mode",
-        values.one_of(FAILFAST, PERMISSIVE, DROPMALFORMED),
+        values.parser_of_words(FAILFAST, PERMISSIVE, DROPMALFORMED),
         "on damage: FAILFAST fails the query, PERMISSIVE returns a row with `corruptRecord`, "
         "DROPMALFORMED leaves the message out and logs the count; `table=damage` lists damage",
         FAILFAST,
@@ -250,7 +250,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "table",
-        values.one_of(*TABLES),
+        values.parser_of_words(*TABLES),
         "read this table instead of messages: " + ", ".join(TABLES),
         "messages",
     ),
@@ -304,7 +304,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "ifExists",
-        values.one_of("append", "error", "ignore"),
+        values.parser_of_words("append", "error", "ignore"),
         'for `mode("append")` to a store that exists: append, error (the write fails), or ignore (it writes '
         "nothing)",
         "append",
@@ -333,7 +333,7 @@ STREAM_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "maxTriggerDelay",
-        values.duration,
+        values.seconds_of,
         "how long minOffsetsPerTrigger may wait: a number with ms, s, m or h",
         "15m",
         fills="max_delay_s",

@@ -21,7 +21,7 @@ from rmq_store.scan.options import (
     STREAM_OPTIONS,
     Option,
 )
-from rmq_store.search.selection import Selection, numbers_by_queue, queues_on
+from rmq_store.search.selection import Selection, given_offsets_and_times, queues_on
 from rmq_store.text.times import Time, fixed_time, reversed_range, shown_time
 
 _NO_CLIENT = "the source reads the files of a store and asks no broker"
@@ -148,7 +148,7 @@ def parse_options(raw: Mapping[str, str]) -> ScanOptions:
     reason), an invalid value, a missing path, and options that exclude each other.
     """
     if any(name.casefold() in _OF_THE_CATALOG for name in raw):
-        raise invalid(
+        raise refused_options(
             "CREATE TABLE is not supported: Spark keeps its path and loses the other options",
             "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
         )
@@ -159,7 +159,9 @@ def parse_options(raw: Mapping[str, str]) -> ScanOptions:
             try:
                 fields["paths"] = values.paths(value)
             except ValueError as refused:
-                raise invalid(f"option 'paths' {refused}", "Give them as load([a, b])") from None
+                raise refused_options(
+                    f"option 'paths' {refused}", "Give them as load([a, b])"
+                ) from None
             given.add("path")
             continue
         option = _known(name)
@@ -168,11 +170,11 @@ def parse_options(raw: Mapping[str, str]) -> ScanOptions:
     for group in _EXCLUDE_EACH_OTHER:
         both = [name for name in group if name in given]
         if len(both) > 1:
-            raise invalid(
+            raise refused_options(
                 f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
             )
     if not given & {"path", "stores"}:
-        raise invalid(
+        raise refused_options(
             "no path",
             "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
             "USING rmqstore OPTIONS (path '/path/to/store')",
@@ -186,29 +188,29 @@ def _check_together(options: ScanOptions, given: set[str]) -> None:
     if options.source == COMMITLOG:
         for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
             if name in given:
-                raise invalid(
+                raise refused_options(
                     f"option {name!r} needs the queues, and source=commitlog does not read them",
                     "Leave it out; maxBytesPerPartition and minPartitions split the log",
                 )
         if options.timestamp_strategy == "error":
-            raise invalid(
+            raise refused_options(
                 "startingOffsetsByTimestampStrategy=error needs the queues, and source=commitlog does "
                 "not read them",
                 "Leave it out; a queue without such a message has no row",
             )
     elif options.include_unqueued:
-        raise invalid(
+        raise refused_options(
             "includeUnqueued asks for records that no queue lists, but the queues are the source",
             "Give source=commitlog too",
         )
     if (options.table == "stream") != (options.checkpoint is not None):
-        raise invalid(
+        raise refused_options(
             "option 'checkpointLocation' and table=stream need each other",
             "Give both for the progress of a query. A query itself has the option in writeStream",
         )
     refuse_reversed_ranges(options)
     if options.table is not None and options.columns is not None and options.table != "plan":
-        raise invalid(
+        raise refused_options(
             f"option 'columns' selects columns of messages, not of table {options.table!r}",
             "Use select(...)",
         )
@@ -219,7 +221,7 @@ def refuse_reversed_ranges(options: ScanOptions) -> None:
     first: _Given = ("startingTimestamp", options.since)
     last: _Given = ("endingTimestamp", options.until)
     _refuse_reversed("", first, last, shown_time)
-    by_queue = numbers_by_queue(options)
+    by_queue = given_offsets_and_times(options)
     brokers = {name or "" for _, given in by_queue for name, _ in given.numbers}
     for broker in sorted(brokers):  # "": what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""
@@ -246,7 +248,7 @@ def _known(name: str) -> Option:
     if folded in _BY_FOLDED_NAME:
         return _BY_FOLDED_NAME[folded]
     if folded in _OF_A_STREAM:
-        raise invalid(
+        raise refused_options(
             f"option {name!r} is for a stream: a batch read has no triggers",
             "Use spark.readStream, or split the batch with maxRecordsPerPartition and "
             "maxBytesPerPartition",
@@ -255,13 +257,15 @@ def _known(name: str) -> Option:
     if why is None and re.match(r"(kafka|rocketmq)\.", folded):
         why = f"{_NO_CLIENT}: client settings have no meaning here"
     if why is not None:
-        raise invalid(f"option {name!r} is for a client of a live broker", why[0].upper() + why[1:])
+        raise refused_options(
+            f"option {name!r} is for a client of a live broker", why[0].upper() + why[1:]
+        )
     known = [option.name for option in (*OPTIONS, *STREAM_OPTIONS)]
     advice = _SAID_OTHERWISE.get(folded) or nearest(name, known)
-    raise invalid(f"unknown option {name!r}", advice)
+    raise refused_options(f"unknown option {name!r}", advice)
 
 
-def invalid(reason: str, advice: str) -> InvalidArgumentError:
+def refused_options(reason: str, advice: str) -> InvalidArgumentError:
     """The error for options that are not accepted."""
     return InvalidArgumentError(reason=spoken(reason), advice=advice)
 

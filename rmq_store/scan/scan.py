@@ -28,7 +28,7 @@ from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.scan.option_values import names_to_text
+from rmq_store.scan.option_values import texts_by_name
 from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.tasks import (
@@ -45,8 +45,8 @@ from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import (
     LogLimits,
     WantedQueues,
+    given_offsets_and_times,
     is_declared,
-    numbers_by_queue,
     queues_on,
     select_ranges,
     selected_queues,
@@ -61,7 +61,7 @@ class TopicWithoutQueueError(UnknownQueueError):
     code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
 
 
-def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
+def require_known_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every named topic and queue exists in at least one store.
 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
@@ -92,7 +92,7 @@ def check_names(stores: Sequence[StoreReader], options: ScanOptions) -> None:
 def require_named_brokers(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every named broker is one of the stores. Raises InvalidArgumentError."""
     brokers = {store.broker_name for store in stores}
-    numbers = (by_queue.numbers for _, by_queue in numbers_by_queue(options))
+    numbers = (by_queue.numbers for _, by_queue in given_offsets_and_times(options))
     queues = chain(options.assign or (), *numbers)
     named = {broker for broker, _ in queues if broker is not None}
     for broker in sorted(named - brokers):
@@ -116,11 +116,11 @@ def _check_queue(stores: Sequence[StoreReader], queue: QueueId, where: str) -> N
 
 def _check_all_selected(stores: Sequence[StoreReader], options: ScanOptions) -> None:
     """Check that every queue with its own offset or time is selected in at least one store."""
-    if not any(by_queue.numbers for _, by_queue in numbers_by_queue(options)):
+    if not any(by_queue.numbers for _, by_queue in given_offsets_and_times(options)):
         return
     chosen = {store.broker_name: set(selected_queues(store, options)) for store in stores}
     anywhere: set[QueueId] = set().union(*chosen.values())
-    for option, by_queue in numbers_by_queue(options):
+    for option, by_queue in given_offsets_and_times(options):
         for broker, queue in by_queue.numbers:
             if queue not in (anywhere if broker is None else chosen[broker]):
                 raise InvalidArgumentError(
@@ -215,7 +215,7 @@ def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
         )
     try:
-        confs = names_to_text(given, '{"broker-a": "/data/a/broker.conf"}')
+        confs = texts_by_name(given, '{"broker-a": "/data/a/broker.conf"}')
     except ValueError as error:
         raise InvalidArgumentError(reason=f"option 'brokerConf' {error}", actual=given) from None
     for name in confs:
@@ -333,7 +333,7 @@ class Scan:
                 for _, store in _in_turn(opened):
                     for warning in (*store.opening.losses(), *store.opening.notes()):
                         LOG.warning("%s: %s", store.broker_name, warning)
-                check_names([store for _, store in opened], options)
+                require_known_names([store for _, store in opened], options)
             stores = tuple(
                 _store_scan(target, store, options) for target, store in _in_turn(opened)
             )

@@ -33,17 +33,17 @@ from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import (
-    bins_of_queues,
+    bins_of_ranges,
     cut_to_entries,
     even_slices,
-    plan_partitions,
+    log_slices_of_ranges,
     prefetched_entry_at,
     prefetched_offset_at_log,
-    stretches_of,
+    stretches_of_range,
 )
 from rmq_store.search.selection import WantedQueues
 from rmq_store.snapshot.compacted_view import QueueSource
-from rmq_store.snapshot.ranges import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.verify.verify_store import errors_of_part, log_parts
 
@@ -298,10 +298,10 @@ def _shares_of_ranges(
         size_at = _by_entries(size_at)
     if options.split_by == BY_QUEUE:
         sized = [
-            (part, sum(s.selected_bytes for s in stretches_of(part, len(ranges), size_at)))
+            (part, sum(s.selected_bytes for s in stretches_of_range(part, len(ranges), size_at)))
             for part in ranges
         ]
-        bins = bins_of_queues(sized, target, least, most)
+        bins = bins_of_ranges(sized, target, least, most)
         return [Share(number, ranges=bin_, in_turn=True) for bin_ in bins]
     slices = cut_into_slices(store, ranges, target, least, most, size_at=size_at, view=view)
     if tuple(ranges) == scan.ranges:
@@ -310,7 +310,7 @@ def _shares_of_ranges(
     return [
         Share(number, ranges=tuple(pieces))
         for piece in slices
-        if (pieces := pieces_of(ranges, piece, view.offset_at_log))
+        if (pieces := parts_in_log_slice(ranges, piece, view.offset_at_log))
     ]
 
 
@@ -335,7 +335,7 @@ def cut_into_slices(
     view = view or store.view
     look = size_at or prefetched_entry_at(store, ranges, view)
     start, stop = store.log_range()
-    slices = plan_partitions(
+    slices = log_slices_of_ranges(
         ranges,
         look,
         target_bytes,
@@ -502,7 +502,7 @@ def pieces_of_share(
         assert share.slice is not None
         edges = (share.slice.start, share.slice.stop)
         view = store.ranges_for(scan.options.sees_compacted)
-        yield pieces_of(
+        yield parts_in_log_slice(
             scan.ranges, share.slice, prefetched_offset_at_log(store, scan.ranges, edges, view)
         )
     elif share.in_turn:

@@ -22,8 +22,8 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Message, decode_utf8
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_writer import indexed_word
-from rmq_store.reading.message_lookup import behind_index
-from rmq_store.reading.query import OnDamage, ReadOptions, raise_it
+from rmq_store.reading.message_lookup import error_of_indexed_record
+from rmq_store.reading.query import OnDamage, ReadOptions, raise_error
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.search.selection import (
@@ -36,7 +36,7 @@ from rmq_store.search.selection import (
     stored_in_time,
 )
 from rmq_store.snapshot.compacted_view import QueueSource
-from rmq_store.snapshot.ranges import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import size
 
@@ -67,7 +67,9 @@ class KeyPlan:
     def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the index."""
         gaps = (LogSlice(low, high, high - low) for low, high in self.gaps)
-        in_gaps = (part for gap in gaps for part in pieces_of(self.indexed, gap, offset_at_log))
+        in_gaps = (
+            part for gap in gaps for part in parts_in_log_slice(self.indexed, gap, offset_at_log)
+        )
         return joined_ranges((*self.unindexed, *in_gaps))
 
     def ranges(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
@@ -143,7 +145,7 @@ def plan_keys(
     )
 
 
-def leads_to(store: StoreReader, queue: QueueId, log_offset: int) -> bool:
+def is_listed_at(store: StoreReader, queue: QueueId, log_offset: int) -> bool:
     """Whether an entry of the queue points to that log offset."""
     at = store.view.offset_at_log(queue, log_offset)
     return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
@@ -256,7 +258,7 @@ def with_progress(
     if not progress.active:
         yield from batches
         return
-    place, end = log_span(store, slices, view or store.view)
+    place, end = log_range_of_slices(store, slices, view or store.view)
     progress.expect(max(0, end - place))
     for batch in batches:
         if batch.num_rows:
@@ -267,7 +269,7 @@ def with_progress(
     progress(max(0, end - place))
 
 
-def log_span(
+def log_range_of_slices(
     store: StoreReader, slices: Sequence[QueueSlice], view: QueueSource
 ) -> tuple[int, int]:
     """About where in the log the entries of some slices begin and end; the whole log for many."""
@@ -331,7 +333,7 @@ def _shares(store: StoreReader, search: Search, on_damage: OnDamage | None) -> I
         yield _Share((*plan.hits, *plan.unindexed))
     wanted = WantedQueues.of(store, replace(search, topics=topics))
     anywhere = LogLimits(wanted, without=frozenset(part.queue for part in plan.unindexed))
-    for offset in _in_no_queue(store, search, plan, on_damage or raise_it):
+    for offset in _in_no_queue(store, search, plan, on_damage or raise_error):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
     for start, stop in plan.gaps:
         for at in range(start, stop, _GAP_STEP):
@@ -401,7 +403,7 @@ def _find_in(
             batches = with_progress(store, share.slices, batches, progress)
     else:
         if share.starts_gap:
-            _tell_damage_around(store, share.log[0], on_damage or raise_it)
+            _tell_damage_around(store, share.log[0], on_damage or raise_error)
         batches = store.read_log(*share.log, limits=share.limits, **how)
     for batch in batches:
         kept = _matching(batch, search)
@@ -439,13 +441,13 @@ def _in_no_queue(
     for offset, topic in sorted(plan.unlisted.items()):
         queues, record = store.queues(topic), record_or_damage(store.log, end, offset)
         if isinstance(record, StoreError):
-            if not any(leads_to(store, queue, offset) for queue in queues):
-                on_damage(behind_index(record, topic, " || ".join(search.keys), offset))
+            if not any(is_listed_at(store, queue, offset) for queue in queues):
+                on_damage(error_of_indexed_record(record, topic, " || ".join(search.keys), offset))
             continue
         if record is None or not enters_queue(record.sys_flag):
             continue  # in the queue of another topic, or in no queue
         own = QueueId(decode_utf8(record.topic), record.queue_id)
-        if own not in queues or not leads_to(store, own, offset):
+        if own not in queues or not is_listed_at(store, own, offset):
             yield offset
 
 

@@ -3,7 +3,7 @@
 A partition is a range of the commitLog and the part of every selected queue that points into it.
 One partition per queue would read every page of a shared log once per queue; adjacent slices read
 it once. The plan has only the cut positions. The task that reads a slice finds the queue offsets
-between two cuts (`pieces_of`). So planning costs a few samples per queue, and its cost grows
+between two cuts (`parts_in_log_slice`). So planning costs a few samples per queue, and its cost grows
 neither with messages nor with queues times slices. The cut computes only with plain values.
 """
 
@@ -24,7 +24,7 @@ from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.format.queues import EntryAt, QueueId, QueueSlice
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.compacted_view import QueueSource
-from rmq_store.snapshot.ranges import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 
 SAMPLES_IN_ALL = 20_000
 SAMPLES_PER_QUEUE = 64
@@ -51,7 +51,7 @@ def sample_offsets(part: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL)
     return [part.start + len(part) * i // count for i in range(count)]
 
 
-def stretches_of(
+def stretches_of_range(
     part: QueueSlice, queues: int, entry_at: EntryAt, samples: int = SAMPLES_IN_ALL
 ) -> Iterator[Stretch]:
     """The positions and bytes of the records of `part`, estimated from its entries at `sample_offsets`."""
@@ -70,7 +70,7 @@ def stretches_of(
         yield Stretch(last.log_offset, last.log_offset + max(1, round(last.size)), last.size, 1)
 
 
-def cut_log(
+def cut_stretches(
     stretches: Iterable[Stretch],
     target_bytes: int,
     min_slices: int = 1,
@@ -116,7 +116,7 @@ def _quantiles(parts: np.ndarray[tuple[int, int], np.dtype[np.float64]], count: 
     return sorted({int(cut) for cut in cuts[inside]})
 
 
-def plan_partitions(
+def log_slices_of_ranges(
     wanted: Sequence[QueueSlice],
     entry_at: EntryAt,
     target_bytes: int,
@@ -147,16 +147,16 @@ def plan_partitions(
         slices = (
             Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
             for part, stands_for in sampled
-            for s in stretches_of(part, len(parts), entry_at, samples)
+            for s in stretches_of_range(part, len(parts), entry_at, samples)
         )
-        return cut_log(slices, target_bytes, min_slices, max_entries)
+        return cut_stretches(slices, target_bytes, min_slices, max_entries)
 
     # Where all entries that were looked at are damaged or gone, others may not be, and the read reports it.
     slices = slices_of(ranges_to_sample(parts, most)) or slices_of((part, 1.0) for part in parts)
     return slices or [LogSlice(None, None, 0)] * bool(parts)
 
 
-def parts_along_log(
+def ranges_by_log_slice(
     store: StoreReader,
     ranges: Sequence[QueueSlice],
     target_bytes: int,
@@ -168,8 +168,8 @@ def parts_along_log(
     """
     view = view or store.view
     some = [part for part in ranges if len(part)]
-    cuts = plan_partitions(some, prefetched_entry_at(store, some, view), target_bytes)
-    parts = [pieces_of(some, cut, view.offset_at_log) for cut in cuts]
+    cuts = log_slices_of_ranges(some, prefetched_entry_at(store, some, view), target_bytes)
+    parts = [parts_in_log_slice(some, cut, view.offset_at_log) for cut in cuts]
     parts[:1] = [[part for part in ranges if not len(part)] + (parts[0] if parts else [])]
     return [tuple(part) for part in parts if part]
 
@@ -212,7 +212,7 @@ def cut_to_entries(
     todo = list(slices)[::-1]
     while todo:
         piece = todo.pop()
-        parts = pieces_of(ranges, piece, view.offset_at_log)
+        parts = parts_in_log_slice(ranges, piece, view.offset_at_log)
         cut = None
         if sum(map(len, parts)) > most:
             longest = max(parts, key=len)
@@ -229,7 +229,7 @@ def cut_to_entries(
     return done
 
 
-def bins_of_queues(
+def bins_of_ranges(
     sized: Sequence[tuple[QueueSlice, float]],
     target_bytes: int,
     min_bins: int = 1,
@@ -300,7 +300,7 @@ def bytes_between(
     """Bytes of the records at queue offsets [start, stop), estimated from samples for a range of more
     than `counted` messages. An inner batch counts at its first message."""
     if stop - start > counted:
-        stretches = stretches_of(QueueSlice(queue, start, stop), 1, store.view.entry_at)
+        stretches = stretches_of_range(QueueSlice(queue, start, stop), 1, store.view.entry_at)
         return round(sum(stretch.selected_bytes for stretch in stretches))
     total = 0
     steps = queue_offset_steps(store, start, stop, _AT_ONCE)

@@ -155,7 +155,7 @@ def histories_of(store: StoreReader, records: Iterable[HistoryRecord]) -> list[M
     return [_life(store, of_one) for of_one in lives.values()]
 
 
-def sent_to(store: StoreReader, message: HistoryRecord, topic: str | None) -> bool:
+def was_sent_to(store: StoreReader, message: HistoryRecord, topic: str | None) -> bool:
     """Whether a record belongs to a message that was sent to `topic`, in whatever topic it is now."""
     properties = message.properties
     named = (properties.get(name) for name in (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC))

@@ -173,7 +173,7 @@ def is_declared(store: StoreReader, queue: QueueId) -> bool:
     return 0 <= queue.queue_id < queue_count(store.view.topics.declared.get(queue.topic))
 
 
-def numbers_by_queue(selection: Selection) -> tuple[tuple[str, ByQueue], ...]:
+def given_offsets_and_times(selection: Selection) -> tuple[tuple[str, ByQueue], ...]:
     """The options that give each queue a number of its own, and these numbers."""
     return (
         ("startingOffsets", selection.starting_offsets),
@@ -220,7 +220,7 @@ def selected_queues(store: StoreReader, selection: Selection) -> list[QueueId]:
     wanted = WantedQueues.of(store, selection)
     named = {
         queue
-        for _, by_queue in numbers_by_queue(selection)
+        for _, by_queue in given_offsets_and_times(selection)
         for queue in queues_on(store.broker_name, by_queue.numbers)
         if queue not in queues and is_declared(store, queue)
     }

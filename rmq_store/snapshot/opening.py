@@ -43,7 +43,7 @@ from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_fi
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import SharedProperty, StoreSnapshot
-from rmq_store.snapshot.undispatched_records import guess_record
+from rmq_store.snapshot.undispatched_records import record_start_near
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import shown_time
 
@@ -229,7 +229,7 @@ class Opening:
     def _newest_near_end(self) -> int:
         """The latest store time (ms) of the last bytes: a clock may have been set back since."""
         end = self.snapshot.log_end
-        headers = self._headers(guess_record(self.log, end - _NEAR_END, end), end)
+        headers = self._headers(record_start_near(self.log, end - _NEAR_END, end), end)
         return max((int(some.store_timestamp.max()) for some in headers), default=0)
 
     def _headers(self, start: int, stop: int) -> Iterator[Headers]:
@@ -313,7 +313,7 @@ class Opening:
             yield f"{tiered}. There {which} may begin with older messages, which consumers get"
 
 
-def geometry_found(
+def geometry_from_files(
     log: CommitLog, folders: QueueFolders, *, damaged_index: bool = False
 ) -> StoreConfig:
     """The sizes that the files were created with, as settings; None if no file shows the size.
@@ -325,7 +325,7 @@ def geometry_found(
     """
     geometry = _index_geometry(folders.root, folders.config, damaged_index)
     return replace(
-        queue_sizes(folders, _QUEUES_ASKED),
+        queue_file_sizes(folders, _QUEUES_ASKED),
         mappedFileSizeCommitLog=log.chain.file_size or None,
         maxHashSlotNum=None if geometry is None else geometry.slots,
         maxIndexNum=None if geometry is None else geometry.items,
@@ -344,7 +344,7 @@ def _index_geometry(root: Path, config: StoreConfig, damaged: bool) -> Geometry 
     return None
 
 
-def refuse_contradiction(
+def refuse_contradicting_sizes(
     config: StoreConfig, log: CommitLog, folders: QueueFolders, snapshot: StoreSnapshot
 ) -> None:
     """Raise InvalidArgumentError if a file does not have its configured size: no broker loads it."""
@@ -381,7 +381,7 @@ def require_configured_size(chains: list[SegmentChain]) -> None:
         )
 
 
-def is_cut_short(log: CommitLog) -> bool:
+def is_last_file_cut(log: CommitLog) -> bool:
     """Whether the only file of the log ends inside a record, or right after one.
 
     It was longer: a broker ends a full file with a blank record (CommitLog#END_FILE_MIN_BLANK_LENGTH),
@@ -416,7 +416,7 @@ def refuse_unknown_size(log: CommitLog, config: StoreConfig) -> None:
 
     A broker starts on no file of another size, so what is made of it would be of no use.
     """
-    if config.mappedFileSizeCommitLog is None and is_cut_short(log):
+    if config.mappedFileSizeCommitLog is None and is_last_file_cut(log):
         segment = log.chain.segments[0]
         raise InvalidArgumentError(
             segment.path,
@@ -429,7 +429,7 @@ def refuse_unknown_size(log: CommitLog, config: StoreConfig) -> None:
         )
 
 
-def queue_sizes(folders: QueueFolders, most: int | None = None) -> StoreConfig:
+def queue_file_sizes(folders: QueueFolders, most: int | None = None) -> StoreConfig:
     """File sizes of the existing queues, as most of them say; of `most` queues of each kind at most.
 
     Queues with several files show the size by their names, so they decide if there are any.

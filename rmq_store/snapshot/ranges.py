@@ -18,7 +18,7 @@ class LogSlice:
     selected_bytes: int  # an estimate
 
 
-def pieces_of(
+def parts_in_log_slice(
     wanted: Iterable[QueueSlice], piece: LogSlice, offset_at_log: Callable[[QueueId, int], int]
 ) -> list[QueueSlice]:
     """The part of every selected range whose records are in `piece`, without empty parts.

@@ -59,7 +59,7 @@ def find_undispatched(
     strays = _strays_in(log, dispatched, log_end, listed, requests_of, misplaced)
     start = log.start if back_from is None else min(back_from, dispatched)
     while start > log.start:
-        before = guess_record(log, start - _LOOK_BACK, start)
+        before = record_start_near(log, start - _LOOK_BACK, start)
         # Entries lead into damage there.
         more = _strays_in(log, before, start, listed, requests_of, [])
         start = before
@@ -76,7 +76,7 @@ def find_undispatched(
     return tails, misplaced
 
 
-def guess_record(log: CommitLog, wanted: int, otherwise: int) -> int:
+def record_start_near(log: CommitLog, wanted: int, otherwise: int) -> int:
     """A log offset at or after `wanted` where a record starts; at most `otherwise`."""
     at = max(wanted, log.start)
     for segment in log.chain.segments_from(at):

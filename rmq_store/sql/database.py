@@ -83,7 +83,7 @@ class TableDataset(LazyDataset):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ViewScan:
     """A read of a view that a query does. `parts`: what of the messages; None for a table."""
 
     view: str
@@ -93,20 +93,22 @@ class Scan:
 
 
 @dataclass(slots=True)
-class Explained:
+class ExplainedQuery:
     """The reads of a query. `missed`: reads that depend on rows, which an explanation does not read."""
 
-    scans: list[Scan] = field(default_factory=list)
+    scans: list[ViewScan] = field(default_factory=list)
     missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """What a statement gives. `rows`: None for a statement without any, such as CREATE VIEW."""
 
     rows: pa.RecordBatchReader | None
     plan: str | None = None  # of EXPLAIN, as DuckDB draws it
-    explained: Explained | None = None  # of EXPLAIN, what it says of the stores; with ANALYZE none
+    explained: ExplainedQuery | None = (
+        None  # of EXPLAIN, what it says of the stores; with ANALYZE none
+    )
 
 
 class StoreDatabase:
@@ -144,7 +146,7 @@ class StoreDatabase:
         self._worker = ThreadPoolExecutor(1, "rmqstore-sql")
         self._failed: list[StoreError] = []
         self.rows_read = 0  # of all views, by all queries
-        self._explained: Explained | None = None
+        self._explained: ExplainedQuery | None = None
         self._database = duckdb.connect(":memory:", config=dict(_NO_DOWNLOADS))
         self._add_functions()
         self.views: Mapping[str, LazyDataset] = {
@@ -235,7 +237,7 @@ class StoreDatabase:
         while wait([idle], _AGAIN).not_done:
             self.interrupt()
 
-    def answers(self, sql: str, *, only_one: bool = False) -> Iterator[Answer]:
+    def answers(self, sql: str, *, only_one: bool = False) -> Iterator[QueryResult]:
         """What the statements of `sql` give, one after the other; read each before the next.
 
         `only_one`: one statement may have rows. Raises SqlError for what DuckDB refuses, and the
@@ -256,23 +258,23 @@ class StoreDatabase:
                 raise several
             yield answer
 
-    def _answer(self, query: str, kind: str) -> Answer:
+    def _answer(self, query: str, kind: str) -> QueryResult:
         explain = _EXPLAIN.match(query) if kind == "EXPLAIN" else None
         self._failed.clear()
         with self._saying_errors():
             relation = self._called(lambda: self._bound(query))  # None without rows
             if explain is not None and relation is not None:
                 plan = "\n".join(str(row[-1]) for row in relation.fetchall())
-                return Answer(None, plan, None if explain[1] else self.explained(query))
+                return QueryResult(None, plan, None if explain[1] else self.explained(query))
             if relation is None or (kind != "SELECT" and relation.columns in _COUNTS):
-                return Answer(None)
+                return QueryResult(None)
             # The name that releases of DuckDB before 2.0 have for it.
             reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
             rows = self._called(lambda: reader(_BATCH_ROWS))
         names = _distinct(rows.schema.names)
         fields = [field.with_name(name) for field, name in zip(rows.schema, names, strict=True)]
         schema = pa.schema(fields)
-        return Answer(pa.RecordBatchReader.from_batches(schema, self._batches(rows, schema)))
+        return QueryResult(pa.RecordBatchReader.from_batches(schema, self._batches(rows, schema)))
 
     def _bound(self, query: str) -> Any:
         """The statement as DuckDB's relation, with the views that it names."""
@@ -290,7 +292,7 @@ class StoreDatabase:
             while (batch := self._called(lambda: next(rows, None))) is not None:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
-    def explained(self, sql: str) -> Explained:
+    def explained(self, sql: str) -> ExplainedQuery:
         """What the statements of `sql` read of the stores. Of messages nothing is read but what a plan
         needs: entries of queues, the index, heads of records. Tables are read.
 
@@ -298,7 +300,7 @@ class StoreDatabase:
         there for those behind them. An EXPLAIN before a query counts for nothing. Raises as `answers`,
         and SqlError for a statement that may write a file.
         """
-        answer = Explained()
+        answer = ExplainedQuery()
         for statement in self._statements(sql):
             kind = statement.type.name
             if kind in _WRITES_FILES:
@@ -314,11 +316,11 @@ class StoreDatabase:
             answer.missed += one.missed
         return answer
 
-    def _explained_query(self, query: str) -> Explained:
+    def _explained_query(self, query: str) -> ExplainedQuery:
         """What a statement reads, if it is a query. It may still write, in a WITH: that is refused."""
         kinds = [statement.type.name for statement in self._statements(query)]
         if kinds != ["SELECT"] or self._is_in_transaction():  # of the caller, which may write
-            return Explained(missed=self._count_of_scans(query))
+            return ExplainedQuery(missed=self._count_of_scans(query))
         self._register()  # the end of a transaction would undo those of the query
         self._called(lambda: self._database.execute("BEGIN TRANSACTION READ ONLY"))
         try:
@@ -333,9 +335,9 @@ class StoreDatabase:
             numbers = [self._database.execute(number).fetchall() for _ in range(2)]
         return numbers[0] == numbers[1]
 
-    def _explained_by_running(self, query: str) -> Explained:
+    def _explained_by_running(self, query: str) -> ExplainedQuery:
         expected = self._count_of_scans(query)
-        self._explained = found = Explained()
+        self._explained = found = ExplainedQuery()
         try:
             for answer in self.answers(query):
                 for _ in answer.rows or ():
@@ -379,7 +381,7 @@ class StoreDatabase:
             if self._explained is not None:
                 parts = None if messages is None else tuple(messages.plan(wanted))
                 text = None if wanted is None else " ".join(str(wanted).split())
-                self._explained.scans.append(Scan(name, tuple(columns), text, parts))
+                self._explained.scans.append(ViewScan(name, tuple(columns), text, parts))
                 if parts is not None:
                     return self._noted(iter(()))
             if messages is not None and self._encodes(messages):

@@ -35,17 +35,17 @@ from rmq_store.markers import (
 )
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.recovery.report import GIVE_THE_FILE, sentence_of_default_delays
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,
     PLACE,
-    Copy,
+    MessageCopy,
     Row,
-    all_of,
     copies_with,
-    pass_over,
-    rows_of,
+    ignore_error,
+    rows_with_properties,
+    whole_queues_of,
 )
 
 LEVEL, TIMER = "level", "timer"
@@ -70,7 +70,9 @@ def delayed_messages(store: StoreReader, on_damage: OnDamage | None = None) -> I
     """
     newest = newest_time([store]) or 0
     timer = TimerFiles(read_timer_check(store.path), read_timer_units(store.path))
-    timers = (_timer_rows(store, part, timer, on_damage) for part in all_of(store, TIMER_TOPIC))
+    timers = (
+        _timer_rows(store, part, timer, on_damage) for part in whole_queues_of(store, TIMER_TOPIC)
+    )
     rows = iter(_with_states((*_levels(store, on_damage), *timers), newest))
     while some := list(islice(rows, _LOOKED_UP)):
         yield from _with_copies(store, some, on_damage)
@@ -86,9 +88,11 @@ def is_due_after_log(store: StoreReader, queue: QueueId, offset: int) -> bool:
     if not len(entries) or int(entries.tags_code[0]) <= newest or _is_written(store):
         return False
     part = QueueSlice(queue, offset, offset + 1)
-    for row in rows_of(store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=pass_over):
+    for row in rows_with_properties(
+        store, part, _TEXTS, {}, {}, ("uniqKey",), on_damage=ignore_error
+    ):
         key = row["uniqKey"]
-        if key and any(copies_with(store, {row["topic"]}, {key}, pass_over)):
+        if key and any(copies_with(store, {row["topic"]}, {key}, ignore_error)):
             return False
     return True
 
@@ -109,8 +113,8 @@ def timers_due_after_log(store: StoreReader) -> int:
     timer = TimerFiles(replace(check, read_time=newest + 1), units)
     return sum(
         row["state"] == WAITING and row["dueTimestamp"] < check.read_time
-        for part in all_of(store, TIMER_TOPIC)
-        for row in _timer_rows(store, part, timer, pass_over)
+        for part in whole_queues_of(store, TIMER_TOPIC)
+        for row in _timer_rows(store, part, timer, ignore_error)
         if row["heldQueueOffset"] < check.queue_offset and row["dueTimestamp"] is not None
     )
 
@@ -137,7 +141,7 @@ def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None
     """
     late = [row for row in rows if row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
-    copies: dict[tuple[str | None, str, int], list[Copy]] = {}
+    copies: dict[tuple[str | None, str, int], list[MessageCopy]] = {}
     for copy in copies_with(store, topics, keys, on_damage):
         copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), []).append(copy)
     for row in rows:
@@ -157,7 +161,7 @@ def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None
 def _levels(store: StoreReader, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     delivered = read_delay_offsets(store.path)
     by_default = 0
-    for part in all_of(store, SCHEDULE_TOPIC):
+    for part in whole_queues_of(store, SCHEDULE_TOPIC):
         start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)
         yield _level(store, QueueSlice(part.queue, start, part.stop), on_damage)
         # The times of those that no file of the queue lists are made of the broker's default levels.
@@ -166,12 +170,12 @@ def _levels(store: StoreReader, on_damage: OnDamage | None) -> Iterator[Iterator
             by_default += max(0, part.stop - max(start, int(tail.offset[0])))
     # A configuration without messageDelayLevel says that the broker has the default levels.
     if by_default and store.config == StoreConfig():
-        LOG.warning("%s", line_of_default_delays(by_default, again=GIVE_THE_FILE))
+        LOG.warning("%s", sentence_of_default_delays(by_default, again=GIVE_THE_FILE))
 
 
 def _level(store: StoreReader, part: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
     columns = (*PLACE, *ORIGIN, "tagsCode")
-    for row in rows_of(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
+    for row in rows_with_properties(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
         due = row.pop("tagsCode")
         yield _row(row, LEVEL, SCHEDULE_TOPIC) | {
@@ -222,7 +226,9 @@ def _timer_rows(
     later = None
     if timer.may_have_later_ones(part):
         later = _later_records(store, part, timer, on_damage)
-    for row in rows_of(store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage):
+    for row in rows_with_properties(
+        store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage
+    ):
         state = timer.state_of(row)
         if state == LOST and later is None:  # or it was put off, and its unit has expired
             later = _later_records(store, part, timer, on_damage)
@@ -242,7 +248,9 @@ def _later_records(
     later = LaterTimerRecords(store)
     columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
     texts = _TEXTS | _ORDER
-    for row in rows_of(store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage):
+    for row in rows_with_properties(
+        store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage
+    ):
         if row["deletes"] is not None and timer.state_of(row) is not None:
             later.add_delete_order(row["deletes"], timer.tick_of(row))
         if row["rollTimes"]:
@@ -263,7 +271,7 @@ def _row(row: Row, kind: str, held_in: str) -> Row:
     }
 
 
-class PutOffMessage(NamedTuple):
+class PostponedTimer(NamedTuple):
     """What a message keeps when it is put off, and how often it was."""
 
     topic: str | None
@@ -273,7 +281,7 @@ class PutOffMessage(NamedTuple):
     roll_times: int
 
     @classmethod
-    def of(cls, row: Row) -> PutOffMessage:
+    def of(cls, row: Row) -> PostponedTimer:
         """That of a row of the timer topic."""
         origin = (row["topic"], row["uniqKey"], row["reconsumeTimes"], row["bornTimestamp"])
         return cls(*origin, row["rollTimes"] or 0)
@@ -290,7 +298,7 @@ class LaterTimerRecords:
         either = with_topic is None and not (store.path / ROCKSDB_STORE_DIR).is_dir()
         self._with_topic, self._alone = either or bool(with_topic), either or not with_topic
         self._orders: set[tuple[str, int | None]] = set()
-        self._put_off: dict[PutOffMessage, deque[int]] = {}
+        self._put_off: dict[PostponedTimer, deque[int]] = {}
 
     def add_delete_order(self, names: str, tick: int | None) -> None:
         """Add an order to delete what it `names`, and when the timer applies it (ms)."""
@@ -298,11 +306,11 @@ class LaterTimerRecords:
 
     def add_put_off(self, row: Row) -> None:
         """Add a message that was stored again. Rows come in the order of the queue."""
-        self._put_off.setdefault(PutOffMessage.of(row), deque()).append(row["commitLogOffset"])
+        self._put_off.setdefault(PostponedTimer.of(row), deque()).append(row["commitLogOffset"])
 
     def took_its_place(self, row: Row) -> bool:
         """Whether a later record is this message, put off. Each is the later one of one message."""
-        sent = PutOffMessage.of(row)
+        sent = PostponedTimer.of(row)
         later = self._put_off.get(sent._replace(roll_times=sent.roll_times + 1), deque())
         while later and later[0] <= row["commitLogOffset"]:
             later.popleft()

@@ -52,12 +52,12 @@ from rmq_store.system_topics.delayed_messages import (
     TIMER,
     UNDELIVERED,
     LaterTimerRecords,
-    PutOffMessage,
+    PostponedTimer,
     TimerFiles,
     delayed_messages,
 )
 from rmq_store.system_topics.pop import PopLog
-from rmq_store.system_topics.system_topic_rows import Row, pass_over, property_of, whole_numbers
+from rmq_store.system_topics.system_topic_rows import Row, ignore_error, property_of, whole_numbers
 from rmq_store.system_topics.transactions import OPEN, ended_half_messages, transactions
 from rmq_store.text.sizes import counted
 
@@ -86,7 +86,7 @@ _OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
 TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "check points of pop"
 
 
-def kind_of(topic: str) -> str | None:
+def kind_of_broker_record(topic: str) -> str | None:
     """Which of the broker's own records a topic has; None for messages."""
     return REVIVE if topic.startswith(REVIVE_PREFIX) else _KINDS.get(topic)
 
@@ -165,7 +165,7 @@ class OpenState:
     def rows_ended(self, batch: pa.RecordBatch) -> Iterator[int]:
         """The rows of a batch with `topic`, `commitLogOffset` and `rawProperties` that are not open."""
         topics = batch["topic"].dictionary_encode()
-        kinds = [kind_of(name) for name in topics.dictionary.to_pylist()]
+        kinds = [kind_of_broker_record(name) for name in topics.dictionary.to_pylist()]
         codes = topics.indices.to_numpy()
         of_broker = np.array([kind is not None for kind in kinds], dtype=np.bool_)
         for row in np.flatnonzero(of_broker[codes]).tolist():
@@ -179,7 +179,7 @@ def _own_rows(headers: Headers, in_no_queue: set[int]) -> Iterator[Row]:
     """The broker's own records among some, in their order. Adds the places of those without a queue to
     `in_no_queue`."""
     names, codes = numbered_topics(headers)
-    kinds = [kind_of(name) for name in names]
+    kinds = [kind_of_broker_record(name) for name in names]
     of_broker = np.array([kind is not None for kind in kinds])
     own, listed = of_broker[codes], enters_queue(headers.sys_flag)
     in_no_queue.update((headers.at[own & ~listed] + headers.base).tolist())
@@ -225,7 +225,7 @@ class _Delayed:
         self._orders = LaterTimerRecords(store)
         self._held: dict[int, _Held] = {}  # by log offset
         self._by_key: dict[str, deque[int]] = {}
-        self._by_sender: dict[PutOffMessage, deque[int]] = {}
+        self._by_sender: dict[PostponedTimer, deque[int]] = {}
 
     def take(self, row: Row) -> None:
         if row["kind"] == LEVEL:
@@ -241,7 +241,7 @@ class _Delayed:
                 self._orders.add_delete_order(row["deletes"], tick)
             self._state.closed[row["commitLogOffset"]] = CANCELLED
             return
-        sent = PutOffMessage.of(row)
+        sent = PostponedTimer.of(row)
         earlier = self._by_sender.get(sent._replace(roll_times=sent.roll_times - 1))
         if earlier:
             self._close(earlier.popleft(), PUT_OFF)
@@ -259,14 +259,16 @@ class _Delayed:
         if why != DELIVERED:
             self._state.closed[place] = why
         _remove(self._by_key, row["uniqKey"], place)
-        _remove(self._by_sender, PutOffMessage.of(row), place)
+        _remove(self._by_sender, PostponedTimer.of(row), place)
 
     def find_copies(self, headers: Headers) -> None:
         """Let go of the messages whose copy is among these records."""
         if not self._by_key:
             return
         names, codes = numbered_topics(headers)
-        rows = np.flatnonzero(np.array([kind_of(name) is None for name in names])[codes])
+        rows = np.flatnonzero(
+            np.array([kind_of_broker_record(name) is None for name in names])[codes]
+        )
         at, length = headers.properties_at[rows], headers.properties_length[rows]
         keys = property_columns_at(headers.window, at, length, with_map=False).uniq_key
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
@@ -331,7 +333,7 @@ class _Transactions:
         if row["kind"] == HALF:
             self._take_half(row)
         elif row["kind"] == OP and row["tags"] == "d":
-            for number in numbers_of_op(row["body"]):
+            for number in offsets_in_op_body(row["body"]):
                 self._end(self._by_name.get((HALF_OF_OP[row["heldIn"]], row["queueId"], number)))
             self._end(row["halfPlace"])
 
@@ -365,19 +367,19 @@ class _Transactions:
             self._by_transaction.pop(half.transaction, None)
 
 
-def numbers_of_op(body: bytes) -> Sequence[int]:
+def offsets_in_op_body(body: bytes) -> Sequence[int]:
     """The queue offsets of half messages that the body of an op message names."""
     return [int(word) for word in body.split(b",") if word.isdigit() and len(word) <= 18]
 
 
-class Unfinished(NamedTuple):
+class UnfinishedRecord(NamedTuple):
     """Messages in the broker's own topics that `reader`, one of its services, is not done with."""
 
     reader: str
     messages: int
 
 
-class Expired(NamedTuple):
+class ExpiredUnfinished(NamedTuple):
     """Messages that expired before `reader` was done with them, as a file of `config/` proves."""
 
     code: str  # of a finding
@@ -398,7 +400,7 @@ def level_reader_name(level: int) -> str:
     return f"delay level {level}"
 
 
-def expired_unfinished(store: StoreReader) -> Iterator[Expired]:
+def expired_unfinished(store: StoreReader) -> Iterator[ExpiredUnfinished]:
     """What expired of each delay level, of the timers and of open transactions. Raises CorruptConfigError."""
     states = store.snapshot().queues
     for queue_id, offset in sorted(read_delay_offsets(store.path).items()):
@@ -409,12 +411,14 @@ def expired_unfinished(store: StoreReader) -> Iterator[Expired]:
                 f"{state.min_offset}"
             )
             reader = level_reader_name(queue_id + 1)
-            yield Expired("delay-behind", reader, state.min_offset - offset, DELAY_FILE, proof)
+            yield ExpiredUnfinished(
+                "delay-behind", reader, state.min_offset - offset, DELAY_FILE, proof
+            )
     yield from _timers(store)
     yield from _transactions(store)
 
 
-def _timers(store: StoreReader) -> Iterator[Expired]:
+def _timers(store: StoreReader) -> Iterator[ExpiredUnfinished]:
     check, units = read_timer_check(store.path), read_timer_units(store.path)
     state = store.snapshot().queues.get(QueueId(TIMER_TOPIC, 0))
     if check is None:
@@ -429,16 +433,16 @@ def _timers(store: StoreReader) -> Iterator[Expired]:
             unread += int(lost.sum())
             proof = f"the timer log leads to them, before log offset {store.log_range()[0]}"
     if unread:
-        yield Expired("timer-behind", TIMERS, unread, TIMER_CHECK, proof)
+        yield ExpiredUnfinished("timer-behind", TIMERS, unread, TIMER_CHECK, proof)
 
 
-def _transactions(store: StoreReader) -> Iterator[Expired]:
+def _transactions(store: StoreReader) -> Iterator[ExpiredUnfinished]:
     """Half messages that the broker had not passed, and that no op message which is left names."""
     checked = read_consumer_offsets(store.path).get(TRANSACTION_GROUP, {})
     for queue in store.queues(HALF_TOPIC):
         offset, first = checked.get(HALF_TOPIC, {}).get(queue.queue_id), store.min_offset(*queue)
         if offset is not None and offset < first:
-            ended = ended_half_messages(store, OP_TOPIC, pass_over)
+            ended = ended_half_messages(store, OP_TOPIC, ignore_error)
             missing = first - offset - int(((ended >= offset) & (ended < first)).sum())
             if missing:
                 code, file = "transactions-behind", CONSUMER_FILES[0]
@@ -446,18 +450,18 @@ def _transactions(store: StoreReader) -> Iterator[Expired]:
                     f"it has checked {queue.name} to offset {offset}, which begins at {first}. Op messages "
                     "that expired too may have ended some"
                 )
-                yield Expired(code, TRANSACTIONS, missing, file, proof)
+                yield ExpiredUnfinished(code, TRANSACTIONS, missing, file, proof)
 
 
-def unfinished_before(store: StoreReader, log_offset: int) -> list[Unfinished]:
+def unfinished_before(store: StoreReader, log_offset: int) -> list[UnfinishedRecord]:
     """What is not done with of the records before a log offset. Passes over damage, which verify reports."""
     counts: Counter[str] = Counter()
-    for row in delayed_messages(store, pass_over):
+    for row in delayed_messages(store, ignore_error):
         if row["state"] in UNDELIVERED and row["commitLogOffset"] < log_offset:
             of_pop = (row["topic"] or "").startswith(REVIVE_PREFIX)
             level = level_reader_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS
             counts[POP if of_pop else level] += 1
-    for row in transactions(store, pass_over):
+    for row in transactions(store, ignore_error):
         if row["state"] == OPEN and row["halfCommitLogOffset"] < log_offset:
             counts[TRANSACTIONS] += 1
-    return [Unfinished(reader, messages) for reader, messages in sorted(counts.items())]
+    return [UnfinishedRecord(reader, messages) for reader, messages in sorted(counts.items())]

@@ -34,14 +34,14 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges, newest_time
 from rmq_store.system_topics.system_topic_rows import (
-    Copy,
+    MessageCopy,
     Row,
-    all_of,
     copies_with,
-    pass_over,
+    ignore_error,
     property_of,
     values_in,
     whole_numbers,
+    whole_queues_of,
 )
 
 INVISIBLE, DUE = "invisible", "due"
@@ -165,11 +165,11 @@ def not_acknowledged(store: StoreReader, offsets: Mapping[GroupQueue, int]) -> C
     """
 
     def is_open(row: Row) -> bool:
-        queue, offset = place_of(row)
+        queue, offset = place_of_pop_row(row)
         return row["state"] in _OPEN and offset < offsets.get((row["consumerGroup"], queue), 0)
 
     rows = (row for row in newest_popped(store, is_open) if row["state"] in _OPEN)
-    return Counter((row["consumerGroup"], place_of(row)[0]) for row in rows)
+    return Counter((row["consumerGroup"], place_of_pop_row(row)[0]) for row in rows)
 
 
 def newest_popped(store: StoreReader, wanted: Callable[[Row], bool]) -> Iterator[Row]:
@@ -181,7 +181,7 @@ def newest_popped(store: StoreReader, wanted: Callable[[Row], bool]) -> Iterator
     ranges = _ranges(store)
     most = NEWEST // max(1, len(ranges))
     newest = [part.cut(max(part.start, part.stop - most), part.stop) for part in ranges]
-    yield from _in_pieces(store, filter(wanted, _rows(store, newest, pass_over)), pass_over)
+    yield from _in_pieces(store, filter(wanted, _rows(store, newest, ignore_error)), ignore_error)
 
 
 def _in_pieces(
@@ -199,7 +199,7 @@ def leaves_out_older_pops(store: StoreReader) -> bool:
 
 def _ranges(store: StoreReader) -> list[QueueSlice]:
     topics = (t for t in store.topics() if t.startswith((TIMER_TOPIC, REVIVE_PREFIX)))
-    return [part for topic in topics for part in all_of(store, topic)]
+    return [part for topic in topics for part in whole_queues_of(store, topic)]
 
 
 def _rows(
@@ -294,7 +294,7 @@ def _with_records(
     """The rows; a retry was given once more for each time before, and what is due and has a later copy was
     given again as that."""
     places = {
-        place_of(row): row
+        place_of_pop_row(row): row
         for row in rows
         if row["state"] == DUE or row["topic"].startswith(RETRY_PREFIX)
     }
@@ -309,13 +309,15 @@ def _with_records(
         for topic, queue_id, offset, uniq_key, times in values_in(batch, _OF_RECORD):
             records[QueueId(topic, queue_id), offset] = uniq_key, times
     due = [row for row in rows if row["state"] == DUE]
-    keys = {key for row in due if (key := records.get(place_of(row), (None, 0))[0]) is not None}
+    keys = {
+        key for row in due if (key := records.get(place_of_pop_row(row), (None, 0))[0]) is not None
+    }
     topics = {topic for row in due for topic in _given_again_under(row)}
-    copies: dict[str, list[Copy]] = {}
+    copies: dict[str, list[MessageCopy]] = {}
     for copy in copies_with(store, topics, keys, on_damage):
         copies.setdefault(copy.uniq_key, []).append(copy)
     for row in rows:
-        uniq_key, times = records.get(place_of(row), (None, 0))
+        uniq_key, times = records.get(place_of_pop_row(row), (None, 0))
         again = (
             copy.reconsume_times > times and copy.topic in _given_again_under(row)
             for copy in copies.get(uniq_key or "", ())
@@ -324,7 +326,7 @@ def _with_records(
         yield row | {"state": state, "timesGiven": row["timesGiven"] + times}
 
 
-def place_of(row: Row) -> tuple[QueueId, int]:
+def place_of_pop_row(row: Row) -> tuple[QueueId, int]:
     """The queue and queue offset of a message that was popped."""
     return QueueId(row["topic"], row["queueId"]), row["queueOffset"]
 

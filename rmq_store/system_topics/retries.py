@@ -19,7 +19,7 @@ from rmq_store.format.topics import (
 )
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.system_topics.system_topic_rows import Row, all_of, rows_of
+from rmq_store.system_topics.system_topic_rows import Row, rows_with_properties, whole_queues_of
 
 _TEXTS = {
     **{name: name for name in PROPERTIES},
@@ -65,8 +65,8 @@ def _sent_back(store: StoreReader, prefix: str, on_damage: OnDamage | None) -> I
     for topic in store.topics():
         if not topic.startswith(prefix):
             continue
-        for part in all_of(store, topic):
-            for row in rows_of(store, part, _TEXTS, {}, _SMALL, on_damage=on_damage):
+        for part in whole_queues_of(store, topic):
+            for row in rows_with_properties(store, part, _TEXTS, {}, _SMALL, on_damage=on_damage):
                 named = {name: row.pop(name) for name in PROPERTIES}
                 properties = {name: value for name, value in named.items() if value is not None}
                 if prefix == RETRY_PREFIX:

@@ -26,7 +26,7 @@ _COLUMNS = (  # as fields of a Copy
 )
 
 
-def rows_of(
+def rows_with_properties(
     store: StoreReader,
     part: QueueSlice,
     texts: Mapping[str, str],
@@ -51,7 +51,7 @@ def rows_of(
         yield from pa.table(values).to_pylist()
 
 
-def pass_over(error: StoreError) -> None:
+def ignore_error(error: StoreError) -> None:
     """Leave out what is damaged, which verify reports."""
 
 
@@ -75,7 +75,7 @@ def whole_numbers(texts: pa.Array, digits: int = 18) -> pa.Array:
     return pc.if_else(fits, texts, None).cast("int64")
 
 
-def all_of(store: StoreReader, topic: str) -> Iterator[QueueSlice]:
+def whole_queues_of(store: StoreReader, topic: str) -> Iterator[QueueSlice]:
     """The whole queues of a topic; none if it has no queues."""
     for queue in store.queues(topic):
         yield QueueSlice(queue, store.min_offset(*queue), store.max_offset(*queue))
@@ -88,7 +88,7 @@ def has_every_file(store: StoreReader, topic: str, queue_id: int | None) -> bool
     return bool(chosen) and not any(store.view.state(queue).has_hole for queue in chosen)
 
 
-class Copy(NamedTuple):
+class MessageCopy(NamedTuple):
     """A stored message: its place, the time when it was stored (ms), and what it repeats.
 
     A delayed message is stored again when it is due, and a half message when its transaction is committed,
@@ -110,7 +110,7 @@ def copies_with(
     topics: Collection[str],
     uniq_keys: Collection[str],
     on_damage: OnDamage | None,
-) -> Iterator[Copy]:
+) -> Iterator[MessageCopy]:
     """All messages of `topics` with one of the UNIQ_KEYs.
 
     Looks up the index, and reads what it does not cover. Topics without queues have none. Raises the
@@ -124,7 +124,7 @@ def copies_with(
 
 def _copies(
     store: StoreReader, topics: Sequence[str], keys: Sequence[str], on_damage: OnDamage | None
-) -> Iterator[Copy]:
+) -> Iterator[MessageCopy]:
     ranges = store.view.ranges_of(topics)
     plan = plan_keys(store, ranges, keys)
     how: ReadOptions = {
@@ -145,4 +145,4 @@ def _copies(
     for batch in batches:
         for row in values_in(batch, _COLUMNS):
             if row[0] in topics:
-                yield Copy(*row)
+                yield MessageCopy(*row)

@@ -12,7 +12,7 @@ from typing import Any
 from rmq_store.format.topics import TRACE_TOPIC
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.system_topics.system_topic_rows import Row, all_of, values_in
+from rmq_store.system_topics.system_topic_rows import Row, values_in, whole_queues_of
 
 _END, _SEPARATOR = "\x02", "\x01"
 _COLUMNS = ("queueId", "queueOffset", "storeTimestamp", "body")
@@ -48,7 +48,7 @@ def traces(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Ro
     A SubAfter without a group gets that of its SubBefore, which clients send first. What is no report has
     only its text, in `unreadable`. Raises the errors of `read_slices` for damage.
     """
-    parts = list(all_of(store, TRACE_TOPIC))
+    parts = list(whole_queues_of(store, TRACE_TOPIC))
     if not parts:
         return
     begun: _Begun = {}

@@ -23,14 +23,14 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.system_topics.system_topic_rows import (
-    Copy,
+    MessageCopy,
     Row,
-    all_of,
     copies_with,
     has_every_file,
     property_of,
-    rows_of,
+    rows_with_properties,
     whole_numbers,
+    whole_queues_of,
 )
 
 OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolledBack", "givenUp"
@@ -86,7 +86,7 @@ class _Ended:
             on_damage(error)
 
         taker = None if on_damage is None else note
-        for part in all_of(store, topic):
+        for part in whole_queues_of(store, topic):
             for batch in store.read_slices([part], columns=columns, on_damage=taker):
                 batch = batch.filter(pc.equal(batch["tags"], "d"))
                 numbers = whole_numbers(property_of(batch, "TRANS_OFFSET"))
@@ -130,8 +130,8 @@ def _with_later_halves(
 
 
 def _halves(store: StoreReader, topic: str, on_damage: OnDamage | None) -> Iterator[Row]:
-    for part in all_of(store, topic):
-        for row in rows_of(store, part, _TEXTS, _NUMBERS, _SMALL, on_damage=on_damage):
+    for part in whole_queues_of(store, topic):
+        for row in rows_with_properties(store, part, _TEXTS, _NUMBERS, _SMALL, on_damage=on_damage):
             yield row | {
                 "halfQueueOffset": row["queueOffset"],
                 "halfCommitLogOffset": row["commitLogOffset"],
@@ -169,7 +169,7 @@ def _with_fates(
     """The rows with their state. A committed message may be there without an op message."""
     keys = {row["uniqKey"] for row in rows if row["uniqKey"]}
     topics = {row["topic"] for row in rows if row["topic"]}
-    committed: dict[int | str, Copy] = {}
+    committed: dict[int | str, MessageCopy] = {}
     given_up: set[str] = set()
     start = store.log_range()[0]
     # A committed message with a delay waits once more under a topic of the broker.

@@ -16,7 +16,7 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import queue_offset_steps
 from rmq_store.tables.files import config_rows
 from rmq_store.tables.groups import OFFSETS
-from rmq_store.tables.table import LONG, TEXT, Row, Table, columns
+from rmq_store.tables.table import LONG, TEXT, Row, Table, table_columns
 from rmq_store.text.sizes import counted, size
 
 _STEP = 4 << 20  # bytes of the log that are held at once
@@ -35,7 +35,7 @@ OnBytes = Callable[[int], None]
 DIFF = Table(
     "diff",
     "what two stores of one broker group do not have in common; the command diff prints it",
-    columns(
+    table_columns(
         ("what", TEXT, "log, queue, offset or config"),
         ("name", TEXT, "the queue, the group and its queue, or the file and its value"),
         ("first", LONG, "the first log offset or queue offset for which the row is true"),
@@ -54,7 +54,7 @@ def compared_bytes(one: StoreReader, other: StoreReader) -> int:
     return max(0, stop - first)
 
 
-def differences(
+def rows_of_differences(
     one: StoreReader, other: StoreReader, progress: OnBytes = lambda count: None
 ) -> Iterator[Row]:
     """The rows of the table; none if the stores have the same messages, offsets and configuration.

@@ -29,7 +29,17 @@ from rmq_store.format.queues import QueueSlice
 from rmq_store.index.index_file_reader import IndexFile
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.tables.table import DOUBLE, FLAG, INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
+from rmq_store.tables.table import (
+    DOUBLE,
+    FLAG,
+    INT,
+    LONG,
+    TEXT,
+    TIMESTAMP,
+    Row,
+    Table,
+    table_columns,
+)
 from rmq_store.text.lines import as_json_object
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
@@ -91,7 +101,7 @@ def _file(root: Path, path: str, of_the_log: bool) -> Iterator[Row]:
 FILES = Table(
     "files",
     "every file in the store's folder, and in the log's folder if that is elsewhere",
-    columns(
+    table_columns(
         ("part", TEXT, "commitlog, consumequeue, index, config, ...; store for the root"),
         ("path", TEXT, "path of the file"),
         ("topic", TEXT, "topic, for a queue file"),
@@ -161,7 +171,7 @@ def _note(file: IndexFile, longest: int) -> str | None:
 INDEX = Table(
     "index",
     "the index files, how full they are, and the ranges of the log that no file covers",
-    columns(
+    table_columns(
         ("path", TEXT, "the index file; null for a gap"),
         ("slots", INT, "hash slots"),
         ("maxItems", INT, "places for items; the first one stays empty"),
@@ -196,7 +206,7 @@ def _checkpoint(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iter
 CHECKPOINT_TABLE = Table(
     "checkpoint",
     "how far the broker says it flushed, and how far the files go",
-    columns(
+    table_columns(
         ("physicMsgTimestamp", TIMESTAMP, "store time of the last record flushed"),
         ("logicsMsgTimestamp", TIMESTAMP, "the same for the queues"),
         ("indexMsgTimestamp", TIMESTAMP, "the same for the index"),
@@ -268,7 +278,7 @@ def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[
 CONFIG = Table(
     "config",
     "the JSON files under config/, and databases in their place, value by value; secrets are hidden",
-    columns(
+    table_columns(
         ("file", TEXT, "the file, or its .bak if that was read instead"),
         ("modified", TIMESTAMP, "when it was last written"),
         ("name", TEXT, "the path of names to the value, joined by dots"),

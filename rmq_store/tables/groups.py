@@ -26,14 +26,14 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import COUNTED, bytes_between
 from rmq_store.system_topics.pop import GroupQueue, not_acknowledged
-from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, columns
+from rmq_store.tables.table import INT, LONG, TEXT, TIMESTAMP, Row, Table, table_columns
 from rmq_store.text.times import LATEST_MS
 
 NOT_READ, ABOVE_MAX = "NOT_READ", "ABOVE_MAX"
 NOT_KNOWN, LOST_ENTRIES, LOST_RECORDS = "NOT_KNOWN", "LOST_ENTRIES", "LOST_RECORDS"
 
 
-def source_of(store: StoreReader, name: str) -> tuple[str, int | None]:
+def path_and_write_time(store: StoreReader, name: str) -> tuple[str, int | None]:
     """The path of a config file that was read, and when it was written (ms); None if it is gone now."""
     path = Path(store.path) / CONFIG_DIR / name
     return str(path), last_write_ms(path)
@@ -51,7 +51,7 @@ def group_rows(
     unacknowledged = _unacknowledged(store, listed)
     for _, name, group, queue, offset in listed:
         if name not in sources:
-            sources[name] = source_of(store, name)
+            sources[name] = path_and_write_time(store, name)
         path, written = sources[name]
         row: dict[str, Any] = {
             "consumerGroup": group,
@@ -132,7 +132,7 @@ def _meets(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> bool:
 GROUPS = Table(
     "groups",
     "how far each consumer group is in each queue, according to the broker's file",
-    columns(
+    table_columns(
         ("consumerGroup", TEXT, "the group"),
         ("topic", TEXT, "topic of the queue"),
         ("queueId", INT, "number of the queue"),
@@ -178,7 +178,7 @@ def _offsets(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterato
     for kind, name, group, queue, offset in committed_pulled_and_popped_offsets(store.path):
         yield {
             "kind": kind,
-            "file": source_of(store, name)[0],
+            "file": path_and_write_time(store, name)[0],
             "consumerGroup": group,
             "topic": queue.topic,
             "queueId": queue.queue_id,
@@ -194,7 +194,7 @@ def _offsets(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterato
 OFFSETS = Table(
     "offsets",
     "every offset in the broker's files, unchanged",
-    columns(
+    table_columns(
         (
             "kind",
             TEXT,

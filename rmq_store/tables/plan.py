@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from rmq_store.errors import shown_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Table, columns
+from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TEXTS, TIMESTAMP, Table, table_columns
 
 PLAN = Table(
     "plan",
     "what a query with the same options (and filters) would read, partition by partition",
-    columns(
+    table_columns(
         ("path", TEXT, "the store"),
         ("partition", INT, "number of the partition; null for a store that was left out"),
         ("logStart", LONG, "log offset where its slice of the log starts; null if open"),
@@ -62,7 +62,7 @@ def log_files_between(store: StoreReader, start: int | None, stop: int | None) -
 STREAM = Table(
     "stream",
     "how far behind a query of readStream is, by its checkpoint folder: one row for each store",
-    columns(
+    table_columns(
         ("path", TEXT, "the store; null if it is gone"),
         ("batchId", LONG, "the last micro-batch that the query committed"),
         ("plannedBatchId", LONG, "the last one that it planned; it may be at work on it"),

@@ -10,7 +10,7 @@ from typing import Any
 from rmq_store.errors import StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
-from rmq_store.reading.query import record_size
+from rmq_store.reading.query import listed_record_size
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import bytes_between
 from rmq_store.tables.table import (
@@ -23,7 +23,7 @@ from rmq_store.tables.table import (
     Row,
     Table,
     all_ranges,
-    columns,
+    table_columns,
 )
 from rmq_store.text.times import HOUR_MS, day_of, start_of_day, start_of_hour
 
@@ -50,7 +50,7 @@ def _topics(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator
 TOPICS = Table(
     "topics",
     "the topics that have a queue or are in topics.json",
-    columns(
+    table_columns(
         ("topic", TEXT, "name of the topic"),
         ("system", FLAG, "whether it is a system topic"),
         ("queues", INT, "how many queues have files or messages"),
@@ -93,7 +93,7 @@ def queue_rows(store: StoreReader, queues: Iterable[QueueId]) -> Iterator[Row]:
 QUEUES = Table(
     "queues",
     "the queues: start and end of each, and its messages that only the log has so far",
-    columns(
+    table_columns(
         ("topic", TEXT, "topic of the queue"),
         ("queueId", INT, "number of the queue in its topic"),
         ("batch", FLAG, "whether it is a BatchConsumeQueue"),
@@ -171,7 +171,7 @@ def _date(day: int) -> date | None:
 USAGE = Table(
     "usage",
     "messages and bytes by topic, queue and day of store time (UTC)",
-    columns(
+    table_columns(
         ("topic", TEXT, "topic of the queue"),
         ("queueId", INT, "number of the queue"),
         (
@@ -196,7 +196,7 @@ def damage_row(error: StoreError) -> Row:
         "reason": str(error),
         "path": error.path,
         "commitLogOffset": error.log_offset,
-        "storeSize": record_size(error.entry),
+        "storeSize": listed_record_size(error.entry),
     }
     if error.entry is not None:
         topic, queue_id, queue_offset, *_ = error.entry
@@ -226,7 +226,7 @@ DAMAGE = Table(
     "damage",
     "every damaged queue entry, and what verify finds lost: damaged ranges of the log, and records that "
     "their queue does not list",
-    columns(
+    table_columns(
         ("topic", TEXT, "topic of the queue with the damaged entry"),
         ("queueId", INT, "number of that queue"),
         ("queueOffset", LONG, "queue offset of the entry"),

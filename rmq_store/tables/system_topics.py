@@ -8,12 +8,12 @@ from rmq_store.system_topics.pop import popped
 from rmq_store.system_topics.retries import dead_letters, retries
 from rmq_store.system_topics.traces import traces
 from rmq_store.system_topics.transactions import transactions
-from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TIMESTAMP, Table, columns
+from rmq_store.tables.table import FLAG, INT, LONG, TEXT, TIMESTAMP, Table, table_columns
 
 SCHEDULED = Table(
     "scheduled",
     "every message that the broker is to deliver later, by delay level or by timer",
-    columns(
+    table_columns(
         ("kind", TEXT, "level (a delay level) or timer"),
         (
             "state",
@@ -49,7 +49,7 @@ SCHEDULED = Table(
 TRANSACTIONS = Table(
     "transactions",
     "what became of each transaction of which a half message is left",
-    columns(
+    table_columns(
         ("transactionId", TEXT, "property __transactionId__, else UNIQ_KEY"),
         (
             "state",
@@ -102,7 +102,7 @@ _MESSAGE = (
 DEAD_LETTERS = Table(
     "deadLetters",
     "every message that a consumer group gave up",
-    columns(
+    table_columns(
         ("consumerGroup", TEXT, "the group"),
         *_ORIGIN,
         ("reconsumeTimes", INT, "how often the group sent it back"),
@@ -117,7 +117,7 @@ DEAD_LETTERS = Table(
 RETRIES = Table(
     "retries",
     "every message that a consumer group sent back to be consumed again",
-    columns(
+    table_columns(
         ("consumerGroup", TEXT, "the group; group_topic where nothing separates the two"),
         *_ORIGIN,
         ("retries", INT, "its records in the group's retry topic"),
@@ -133,7 +133,7 @@ RETRIES = Table(
 POP = Table(
     "pop",
     "every message that a group popped, as far as the check points are in the log",
-    columns(
+    table_columns(
         ("consumerGroup", TEXT, "the group"),
         ("topic", TEXT, "topic of the queue; of a message that was given before, its retry topic"),
         ("queueId", INT, "number of the queue"),
@@ -160,7 +160,7 @@ POP = Table(
 TRACES = Table(
     "traces",
     "what producers and consumers reported of each message, with msgTraceEnable",
-    columns(
+    table_columns(
         ("traceType", TEXT, "Pub (sent), SubBefore, SubAfter (consumed) or EndTransaction"),
         ("timestamp", TIMESTAMP, "when, by the client's clock"),
         (

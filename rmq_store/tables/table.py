@@ -41,7 +41,7 @@ class TableColumn:
 BROKER = TableColumn("brokerName", TEXT, "the broker's name")
 
 
-def columns(*others: tuple[str, pa.DataType, str]) -> tuple[TableColumn, ...]:
+def table_columns(*others: tuple[str, pa.DataType, str]) -> tuple[TableColumn, ...]:
     """The columns of a table: the broker's name, and others by name, type and meaning."""
     return (BROKER, *(TableColumn(*column) for column in others))
 

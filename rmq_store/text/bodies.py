@@ -81,17 +81,17 @@ def text_and_base64(column: pa.Array, charset: str = UTF8) -> tuple[pa.Array, pa
         other = pc.and_(text.is_null(), column.is_valid())
         if not pc.any(other).as_py():
             return text, None
-        return text, as_base64(pc.if_else(other, column, pa.scalar(None, pa.binary())))
+        return text, base64_of(pc.if_else(other, column, pa.scalar(None, pa.binary())))
     try:
         return column.cast(pa.string()), None
     except pa.ArrowInvalid:
         is_text = pc.match_substring_regex(column, _UTF8)
         none = pa.scalar(None, pa.binary())
         text = pc.if_else(is_text, column, none).cast(pa.string())
-        return text, as_base64(pc.if_else(is_text, none, column))
+        return text, base64_of(pc.if_else(is_text, none, column))
 
 
-def as_base64(column: pa.Array) -> pa.Array:
+def base64_of(column: pa.Array) -> pa.Array:
     """Binary values as base64 (RFC 4648, section 4). Null stays null.
 
     All values are encoded at once: each is padded to a multiple of three bytes with zeros, whose
@@ -113,7 +113,7 @@ def as_base64(column: pa.Array) -> pa.Array:
     return _strings(column, offsets, encoded)
 
 
-def as_hex(column: pa.Array) -> pa.Array:
+def hex_of(column: pa.Array) -> pa.Array:
     """Binary values as hex, two digits a byte, all at once. Null stays null. Raises InvalidArgumentError if
     the hex of the column is 2 GiB or more."""
     values = column.fill_null(b"")  # a null may have bytes
@@ -150,9 +150,9 @@ def bodies_as(form: str | None, column: pa.Array, charset: str = UTF8) -> pa.Arr
     if form is None:
         return text_or_marked_base64(column, charset)
     if form == BASE64:
-        return as_base64(column)
+        return base64_of(column)
     if form == HEX:
-        return as_hex(column)
+        return hex_of(column)
     text, encoded = text_and_base64(column, charset)
     if encoded is not None:
         foreign = pc.is_valid(encoded)

@@ -21,8 +21,8 @@ from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import PROPERTIES
 from rmq_store.arrow.property_columns import buffers
 from rmq_store.errors import CONTROLS, json_text, printable
-from rmq_store.text.bodies import UTF8, as_base64, text_and_base64, text_or_marked_base64
-from rmq_store.text.times import LATEST_MS, in_utc
+from rmq_store.text.bodies import UTF8, base64_of, text_and_base64, text_or_marked_base64
+from rmq_store.text.times import LATEST_MS, utc_text
 
 _EMPTY = pa.scalar("", pa.string())
 _QUOTE = pa.scalar('"', pa.string())
@@ -162,7 +162,7 @@ def _each_column(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array])
 def _for_csv(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_binary(kind):
-        return as_base64(column)
+        return base64_of(column)
     if pa.types.is_timestamp(kind):
         return iso_times(column)
     return _objects(column) if pa.types.is_map(kind) else column
@@ -305,7 +305,7 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
         return near if Decimal(repr(near)) == value else str(value)  # a float may lack digits
     if isinstance(value, datetime):
         digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
-        return value.isoformat(timespec=digits) if value.tzinfo is None else in_utc(value, digits)
+        return value.isoformat(timespec=digits) if value.tzinfo is None else utc_text(value, digits)
     if isinstance(value, date):
         return value.isoformat()
     return _duration(value) if isinstance(value, pa.MonthDayNano) else _inner(value, kind)

@@ -153,10 +153,10 @@ def why_not_ms(number: int) -> tuple[str, ...] | None:
 
 
 def _iso_of(ms: int) -> str:
-    return in_utc(_EPOCH + timedelta(milliseconds=ms), "milliseconds" if ms % 1000 else "seconds")
+    return utc_text(_EPOCH + timedelta(milliseconds=ms), "milliseconds" if ms % 1000 else "seconds")
 
 
-def in_utc(at: datetime, digits: str = "milliseconds") -> str:
+def utc_text(at: datetime, digits: str = "milliseconds") -> str:
     """A moment as ISO 8601 in UTC, with a Z; one without a zone is in the zone of this process."""
     return at.astimezone(timezone.utc).isoformat(timespec=digits).replace("+00:00", "Z")
 
@@ -215,7 +215,7 @@ def shown_minute(ms: int, zone: tzinfo) -> str:
 def shown_time(ms: int) -> str:
     """A time as ISO 8601, in UTC; the number with its unit beyond the year 9999."""
     try:
-        return in_utc(_EPOCH + timedelta(milliseconds=ms))
+        return utc_text(_EPOCH + timedelta(milliseconds=ms))
     except OverflowError:
         return f"{ms} ms"
 

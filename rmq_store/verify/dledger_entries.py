@@ -100,13 +100,13 @@ class EntryChecks:
             end = stop if last == len(index) else int(places[last])
             numbers = (index[first], term[first], index[last - 1], term[last - 1])
             self.spans.append(EntrySpan(int(places[first]), end, *map(int, numbers)))
-        self.spans[:] = joined(self.spans)
+        self.spans[:] = joined_spans(self.spans)
 
     def _compare_index(self, heads: Heads, places: Ints) -> None:
         if self._units is None:
             return
         index = heads["index"].astype(np.int64)
-        units = units_at(self._units, index)
+        units = index_units_at(self._units, index)
         known = units["magic"] != 0
         wrong = known & (units["pos"] != places)
         for name in ("magic", "size", "index", "term"):
@@ -138,7 +138,7 @@ class EntryChecks:
         self._findings.add(Finding(severity, code, path, text, advice, start, None, count))
 
 
-def joined(spans: Sequence[EntrySpan]) -> list[EntrySpan]:
+def joined_spans(spans: Sequence[EntrySpan]) -> list[EntrySpan]:
     """The spans, with those joined that follow each other in the log, by index and by term."""
     merged: list[EntrySpan] = []
     for span in spans:
@@ -176,7 +176,7 @@ def entry_findings(store: StoreReader, spans: Sequence[EntrySpan]) -> Iterator[F
     if units is None or not spans or not store.log.frame_at(start if end == start else end - 1):
         return
     number = spans[-1].last_index + 1
-    unit = units_at(units, np.array([number]))[0]
+    unit = index_units_at(units, np.array([number]))[0]
     if unit["index"] == number and unit["magic"] != 0 and int(unit["pos"]) >= end:
         yield Finding(
             Severity.WARNING if store.snapshot().closed else Severity.NOTE,
@@ -197,7 +197,7 @@ def _units_of(store: StoreReader) -> SegmentChain | None:
     return None
 
 
-def units_at(units: SegmentChain, index: Ints) -> Heads:
+def index_units_at(units: SegmentChain, index: Ints) -> Heads:
     """The units of some entries in the index of a DLedger log; zeros where no file has one."""
     heads = np.zeros(len(index), dtype=INDEX_UNIT)
     width, per_file = INDEX_UNIT.itemsize, max(1, units.file_size // INDEX_UNIT.itemsize)

@@ -57,7 +57,7 @@ _SHORTEN = (
 )
 
 
-class Wrong(NamedTuple):
+class HeaderFault(NamedTuple):
     """A header field with an impossible value."""
 
     field: str
@@ -70,13 +70,13 @@ def header_damage(file: IndexFile) -> Iterator[Finding]:
     header, most, wrong = file.header, file.geometry.items, []
     for name in ("begin_timestamp", "end_timestamp", "begin_log_offset", "end_log_offset"):
         if getattr(header, name) < 0:
-            wrong.append(Wrong(name, "0 or more", getattr(header, name)))
+            wrong.append(HeaderFault(name, "0 or more", getattr(header, name)))
     if 0 <= header.end_log_offset < header.begin_log_offset:
         least = f"{header.begin_log_offset} or more"
-        wrong.append(Wrong("end_log_offset", least, header.end_log_offset))
+        wrong.append(HeaderFault("end_log_offset", least, header.end_log_offset))
     for name in ("index_count", "hash_slot_count"):
         if not 0 <= getattr(header, name) <= most:
-            wrong.append(Wrong(name, f"0 to {most}", getattr(header, name)))
+            wrong.append(HeaderFault(name, f"0 to {most}", getattr(header, name)))
     if wrong:
         yield header_finding(file.path, wrong)
 
@@ -101,7 +101,7 @@ def contradictions_in(
         if never.any():
             yield _slot_finding(file, slots, never)
         elif wrong or len(slots.number) or len(items.zeros) or len(items.broken):
-            yield being_written(file.path)
+            yield finding_of_file_being_written(file.path)
         return
     if wrong:
         yield header_finding(file.path, wrong)
@@ -143,34 +143,34 @@ def _wrong_slots(file: IndexFile, items: CheckedItems) -> _Slots:
     return _Slots(joined[0], joined[1], joined[2], reaches)
 
 
-def _wrong_fields(file: IndexFile, items: CheckedItems, slots: _Slots) -> Iterator[Wrong]:
+def _wrong_fields(file: IndexFile, items: CheckedItems, slots: _Slots) -> Iterator[HeaderFault]:
     header = file.header
     count = header.items
     if slots.reaches:
-        yield Wrong("index_count", f"{slots.reaches + 1} or more", header.index_count)
+        yield HeaderFault("index_count", f"{slots.reaches + 1} or more", header.index_count)
     if not count:
         return
     if not items.bad[1] and header.begin_log_offset != items.first_offset:
-        yield Wrong("begin_log_offset", str(items.first_offset), header.begin_log_offset)
+        yield HeaderFault("begin_log_offset", str(items.first_offset), header.begin_log_offset)
     if slots.reaches or items.bad[count]:
         return  # the rest checks the last item
     if header.end_log_offset != items.last_offset:
-        yield Wrong("end_log_offset", str(items.last_offset), header.end_log_offset)
+        yield HeaderFault("end_log_offset", str(items.last_offset), header.end_log_offset)
     seconds = min(max(0, header.end_timestamp - header.begin_timestamp) // 1000, _INT_MAX)
     if count > 1 and header.begin_timestamp > 0 and seconds != items.last_time_diff:
         last = header.begin_timestamp + 1000 * items.last_time_diff
-        yield Wrong("end_timestamp", f"{last} to {last + 999}", header.end_timestamp)
+        yield HeaderFault("end_timestamp", f"{last} to {last + 999}", header.end_timestamp)
     used = int(np.count_nonzero(items.newest))
     # Before 4.7.1 the field has the number of items, and an old broker may have started the file.
     if not items.bad.any() and not used <= header.hash_slot_count <= count:
-        yield Wrong("hash_slot_count", f"{used} to {count}", header.hash_slot_count)
+        yield HeaderFault("hash_slot_count", f"{used} to {count}", header.hash_slot_count)
 
 
 def _damaged(path: str, meaning: str, start: int, stop: int, count: int = 1) -> Finding:
     return a_warning("index-damaged", path, meaning, _TODO, start, stop, count)
 
 
-def being_written(path: str) -> Finding:
+def finding_of_file_being_written(path: str) -> Finding:
     """The finding for a file that was not completely written at a crash or a copy."""
     return a_note(
         "index-half-written",
@@ -181,7 +181,7 @@ def being_written(path: str) -> Finding:
     )
 
 
-def wrong_size(path: str, expected: int, size: int) -> Finding:
+def finding_of_wrong_size(path: str, expected: int, size: int) -> Finding:
     """The finding for a file with another size than the others of its store."""
     return _damaged(
         path,
@@ -192,7 +192,7 @@ def wrong_size(path: str, expected: int, size: int) -> Finding:
     )
 
 
-def header_finding(path: str, wrong: Sequence[Wrong]) -> Finding:
+def header_finding(path: str, wrong: Sequence[HeaderFault]) -> Finding:
     """The finding for fields of a header."""
     assert INDEX_HEADER.fields is not None
     texts = "; ".join(
@@ -340,8 +340,8 @@ def check_files(store: StoreReader, findings: Findings) -> list[IndexFileStats]:
         expected = geometries[-1].file_size if geometries else INDEX_HEADER.itemsize
         # A broker creates the file before it sets its size.
         just_made = not closed and all(segment.path < short.path for segment in segments)
-        wrong = wrong_size(short.path, expected, short.size)
-        findings.add(being_written(short.path) if just_made else wrong)
+        wrong = finding_of_wrong_size(short.path, expected, short.size)
+        findings.add(finding_of_file_being_written(short.path) if just_made else wrong)
     flushed = 0 if closed else _flushed_until(store)
     health = []
     for segment, file in zip(segments, opened, strict=True):
@@ -390,7 +390,7 @@ def _about_unsure(
     if geometry is None:
         sizes = {one.file_size for one in geometries}
         if len(sizes) == 1 and segment.size not in sizes and not half_written:
-            yield wrong_size(segment.path, sizes.pop(), segment.size)
+            yield finding_of_wrong_size(segment.path, sizes.pop(), segment.size)
             return
         geometry = Geometry(0, (segment.size - INDEX_HEADER.itemsize) // INDEX_ITEM.itemsize)
     file = IndexFile(segment, assumed=geometry, sources=sources)
@@ -398,7 +398,7 @@ def _about_unsure(
     if not findings and geometry.slots:
         findings = list(contradictions_in(file, check_file(file, 0), half_written=half_written))
     if not findings and half_written:  # its header and its items are of different moments
-        findings = [being_written(segment.path)]
+        findings = [finding_of_file_being_written(segment.path)]
     if findings:
         yield from findings
         return
@@ -437,7 +437,7 @@ def _wrong_times(store: StoreReader, file: IndexFile) -> Iterator[Finding]:
         time = store.log.store_time_at(offset)
         if time is not None and time != said:
             stored = f"{shown_time(time)}, when the record at log offset {offset} was stored"
-            wrong.append(Wrong(f"{end}_timestamp", stored, shown_time(said)))
+            wrong.append(HeaderFault(f"{end}_timestamp", stored, shown_time(said)))
     if wrong:
         yield header_finding(file.path, wrong)
 
@@ -508,7 +508,7 @@ def items_between(
     return joined
 
 
-def pair(place: Ints, hashes: Ints) -> Ints:
+def item_identity(place: Ints, hashes: Ints) -> Ints:
     """Position and hash combined into one number."""
     return place << 32 | (hashes & 0xFFFFFFFF)
 
@@ -563,7 +563,7 @@ class IndexPart:
         for of_tags in (True, False):  # by the release, which no file has
             items = index_items(records, of_tags=of_tags)
             if len(items.hashes) == mine.stop - mine.start:
-                made = pair(places[items.row] - self._base, items.hashes.astype(np.int64))
+                made = item_identity(places[items.row] - self._base, items.hashes.astype(np.int64))
                 if np.array_equal(made, self._items[mine]):
                     return True
         return False
@@ -572,7 +572,7 @@ class IndexPart:
         """Which of these keys have an item, by the log offsets of their records and their hashes."""
         if not len(self._items):
             return np.zeros(len(hashes), dtype=np.bool_)
-        wanted = pair(places - self._base, hashes.astype(np.int64))
+        wanted = item_identity(places - self._base, hashes.astype(np.int64))
         at = np.minimum(np.searchsorted(self._items, wanted), len(self._items) - 1)
         has_item = np.asarray(self._items[at] == wanted)
         self._of_a_record[at[has_item]] = True

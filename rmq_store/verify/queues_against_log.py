@@ -34,7 +34,7 @@ _WAITS = "Normal after a crash and in a copy of a running store"
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedEntries:
     """Records of one queue beside the entries of the queue. Arrays of n, one element a record.
 
     Without an entry at the record's queueOffset, `listed`, `taken` and `reused` are false. A broker skips
@@ -76,13 +76,13 @@ class RecordComparison:
 
     def compare(
         self, queue: QueueId, requests: DispatchRequests, rows: Ints, entries: Entries
-    ) -> Compared:
+    ) -> ComparedEntries:
         """Rows of one queue, in ascending order of queue offsets, beside the `entries` of that range."""
         offset, log_offset = requests.offset[rows], requests.log_offset[rows]
         nothing = np.zeros(len(rows), dtype=bool)
         if not len(entries):
             places = self._places(queue, log_offset)
-            return Compared(nothing, places, nothing, nothing, np.zeros_like(places))
+            return ComparedEntries(nothing, places, nothing, nothing, np.zeros_like(places))
         if not np.array_equal(entries.offset, offset) or (np.diff(offset) == 0).any():
             # Of two entries of one queue offset in a BatchConsumeQueue, the first leads to no record.
             at = np.searchsorted(entries.offset, offset, side="right") - 1
@@ -102,7 +102,7 @@ class RecordComparison:
             # A broker lists each record with the queueOffset 0, whatever the queue has by then.
             taken[others] = earlier & ((own == offset[others]) | (own == 0))
             reused[others] = ~earlier & (own == offset[others])
-        return Compared(listed, place, taken, reused, entries.tags_code)
+        return ComparedEntries(listed, place, taken, reused, entries.tags_code)
 
     def _own_offsets(self, queue: QueueId, entries: Entries) -> Ints:
         """The queueOffset of the record that each entry leads to; -1 if it is no record of the queue."""
@@ -580,7 +580,7 @@ def _around(damage: Sequence[Range], log_offset: int) -> Range | None:
     return damage[at] if at >= 0 and log_offset < damage[at][1] else None
 
 
-def not_listed(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
+def findings_of_unlisted(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records that queues do not list, by what was counted in the whole log."""
     yield from _waiting(store, tally)
     yield from _queueless(store, tally)

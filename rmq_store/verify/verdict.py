@@ -37,7 +37,7 @@ _IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed")
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostMessages:
     """Messages that are lost, as far as queues list them: how many, of how many queues, and when the
     messages around them were stored (ms). `bytes`: damaged or missing bytes of the log."""
 
@@ -49,7 +49,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class NextStep:
     """The command that helps most, with what it keeps and what it cuts."""
 
     command: str
@@ -66,12 +66,12 @@ class Verdict:
     """
 
     state: str
-    lost: Lost
+    lost: LostMessages
     unlisted: int
     starts: bool | None
     refusals: tuple[RefusedFile, ...]
     cuts: int
-    help: Help | None
+    help: NextStep | None
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain values for JSON."""
@@ -134,7 +134,7 @@ class Verdict:
         return "starts"
 
 
-def _when(lost: Lost) -> str:
+def _when(lost: LostMessages) -> str:
     if lost.after_ms is None and lost.before_ms is None:
         return ""
     after = "the start" if lost.after_ms is None else shown_time(lost.after_ms)
@@ -170,7 +170,9 @@ def verdict_of(
     times = _times_around(store, ranges)
     return Verdict(
         state,
-        Lost(sum(lost.values()), len(lost), *times, sum(stop - start for start, stop in damage)),
+        LostMessages(
+            sum(lost.values()), len(lost), *times, sum(stop - start for start, stop in damage)
+        ),
         sum(wrong[code] for code in _UNLISTED),
         None if start is None else not refusals,
         refusals,
@@ -196,7 +198,7 @@ def _times_around(
     return before, None if after is None else int(after.store_timestamp[0])
 
 
-def start_of(store: StoreReader) -> BrokerStart | None:
+def broker_start_on(store: StoreReader) -> BrokerStart | None:
     """What a broker would do; None where that was not tried, or changes."""
     if not store.log.chain.cost.grows:
         return None
@@ -222,14 +224,14 @@ def _cut(snapshot: StoreSnapshot, start: BrokerStart) -> int:
 
 def _help(
     store: StoreReader, start: BrokerStart | None, wrong: Counter[str], records: int, cuts: int
-) -> Help | None:
+) -> NextStep | None:
     """What helps most: first what lets a broker start, then what keeps most."""
     refusals = () if start is None else start.refusals
     for refusal in refusals:
         if refusal.remedy:
-            return Help(refusal.path, spoken(refusal.remedy))
+            return NextStep(refusal.path, spoken(refusal.remedy))
     keeps = f"keeps the messages of {counted(records, 'record')}, in a new store"
-    salvage = Help(_command(store, "salvage", "--to NEW"), keeps)
+    salvage = NextStep(_command(store, "salvage", "--to NEW"), keeps)
     if any(refusal.kind == LOG_FILE for refusal in refusals):
         return _recovery(store, records) or salvage
     plan = None if start is None else start.plan
@@ -239,15 +241,15 @@ def _help(
         return salvage
     if wrong.keys() & {*_LOST_END}:
         where = "look for the end of the log in a replica or a copy"
-        return Help(where, "without it a broker starts, and what was there is lost")
+        return NextStep(where, "without it a broker starts, and what was there is lost")
     if any(refusal.kind == QUEUE_FILE for refusal in refusals) or wrong.keys() & {*_IN_QUEUES}:
-        return Help(rebuild, f"lists {every}")
+        return NextStep(rebuild, f"lists {every}")
     if plan is not None and cuts:
         return _recovery(store, records)
     if any(code.startswith("index-") for code in wrong):
-        return Help(rebuild, f"indexes {every}")
+        return NextStep(rebuild, f"indexes {every}")
     if plan is not None and not plan.clean:
-        return Help(
+        return NextStep(
             "start the broker", "it recovers the store, and takes no message from its queues"
         )
     return None
@@ -257,7 +259,7 @@ def _command(store: StoreReader, name: str, options: str) -> str:
     return f"{spoken('rmqstore')} {name} {shlex.quote(shown_path(str(store.path)))} {options}"
 
 
-def _recovery(store: StoreReader, records: int) -> Help | None:
+def _recovery(store: StoreReader, records: int) -> NextStep | None:
     """The recovery in place, if it gives each file of the log its size and cuts no intact record."""
     try:
         plan = plan_recovery(store.path, store.config)
@@ -266,4 +268,4 @@ def _recovery(store: StoreReader, records: int) -> Help | None:
     if plan.untouched or plan.records_cut:
         return None
     effect = f"keeps {counted(records, 'message')}, cuts {counted(plan.bytes_cut, 'byte')}"
-    return Help(_command(store, "recover", "--apply"), effect)
+    return NextStep(_command(store, "recover", "--apply"), effect)

@@ -54,7 +54,7 @@ from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.compacted_files import compaction_findings
 from rmq_store.verify.config_against_store import config_findings, progress_findings, start_findings
-from rmq_store.verify.dledger_entries import EntryChecks, EntrySpan, entry_findings, joined
+from rmq_store.verify.dledger_entries import EntryChecks, EntrySpan, entry_findings, joined_spans
 from rmq_store.verify.findings import (
     BEING_WRITTEN,
     Finding,
@@ -70,10 +70,10 @@ from rmq_store.verify.queues_against_log import (
     ListedCheck,
     QueueTally,
     check_entries,
-    not_listed,
+    findings_of_unlisted,
     queue_folder,
 )
-from rmq_store.verify.verdict import Verdict, start_of, verdict_of
+from rmq_store.verify.verdict import Verdict, broker_start_on, verdict_of
 
 _SALVAGE = "Copy the intact messages into a new store: rmqstore salvage"
 # Of a missing file whose empty remains are there: `log-file-refused` is reported too.
@@ -153,7 +153,7 @@ _FRONT = 4  # bytes of a body that show a compression
 _BESIDE = (-1, -1)  # no part of a log
 
 
-class AfterEnd(NamedTuple):
+class RecordsAfterEnd(NamedTuple):
     """Sound records after the end that the log had when the store was opened."""
 
     start: int  # log offsets, half-open
@@ -174,7 +174,7 @@ class ChecksBesideLog(NamedTuple):
     def of(cls, store: StoreReader) -> ChecksBesideLog:
         """That of a store."""
         findings = Findings()
-        return cls(findings, check_files(store, findings), start_of(store))
+        return cls(findings, check_files(store, findings), broker_start_on(store))
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class CheckedPart:
     record_bytes: int = 0
     last_timestamp: int = 0  # storeTimestamp, the highest
     unindexed: int = 0  # records after the end of the index
-    after_end: list[AfterEnd] = field(default_factory=list)
+    after_end: list[RecordsAfterEnd] = field(default_factory=list)
     damage: list[tuple[int, int]] = field(default_factory=list)  # log offsets, half-open; the first
     entries: list[EntrySpan] = field(default_factory=list)  # of a DLedger log
     beside: ChecksBesideLog | None = None
@@ -202,7 +202,7 @@ class CheckedPart:
         self.unindexed += other.unindexed
         self.after_end += other.after_end
         self.damage += other.damage
-        self.entries = joined([*self.entries, *other.entries])
+        self.entries = joined_spans([*self.entries, *other.entries])
         self.beside = self.beside or other.beside
 
 
@@ -322,7 +322,7 @@ class _PartCheck:
                 self.index.excuse(piece.start, piece.stop)
         elif piece.start >= self.log_end:
             of_file = len(piece.headers), piece.segment.path, piece.segment.base
-            self.part.after_end.append(AfterEnd(piece.start, piece.stop, *of_file))
+            self.part.after_end.append(RecordsAfterEnd(piece.start, piece.stop, *of_file))
         else:
             self._check(piece.headers)
 
@@ -434,7 +434,7 @@ def _grown(store: StoreReader, now: int) -> Iterator[Finding]:
         )
 
 
-def _unreached(piece: AfterEnd) -> Finding:
+def _unreached(piece: RecordsAfterEnd) -> Finding:
     return a_warning(
         "log-records-behind-end",
         piece.path,
@@ -526,7 +526,7 @@ def _about_end(
 def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     """The report of a store whose whole log was checked. Adds the checks outside the log."""
     findings, end = whole.findings, store.log_range()[1]
-    findings.add_all(not_listed(store, whole.tally))
+    findings.add_all(findings_of_unlisted(store, whole.tally))
     lost_end = list(_lost_end(store))
     after = [(end, sys.maxsize)] if lost_end else []
     lost: Counter[QueueId] = Counter()

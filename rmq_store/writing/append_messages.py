@@ -31,7 +31,7 @@ from rmq_store.writing.encoded_records import (
     EncodedRecords,
     RecordFacts,
     Unplaced,
-    facts_of,
+    record_facts,
     rows_by_queue,
 )
 
@@ -39,7 +39,7 @@ _FEW = 16  # messages whose entries are found together with those of others, in 
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendedMessage:
     """The place of one appended message. `store_timestamp` is in ms."""
 
     queue_offset: int
@@ -80,7 +80,7 @@ class RecordAppender:
     dispatcher: Dispatcher
     lists: bool = True
     broken: bool = False
-    times_back: TimesBack | None = None
+    times_back: ClockSetBack | None = None
 
     def append_rows(
         self, batch: pa.RecordBatch, together: bool, copied: bool, halves: Ints | None = None
@@ -96,7 +96,7 @@ class RecordAppender:
             given = prepared.numbers["preparedTransactionOffset"]
             prepared.numbers["preparedTransactionOffset"] = given.copy()
         many = self.lists and len(prepared) > _FEW
-        facts = facts_of(prepared, self.dialect) if many else None
+        facts = record_facts(prepared, self.dialect) if many else None
         done = self._append(prepared, prepared.counts, facts, together, halves)
         self.offsets.raise_to(assigned.lmq)
         return done
@@ -183,7 +183,7 @@ class QueueCounters:
         return offsets
 
 
-class TimesBack:
+class ClockSetBack:
     """Counts messages that are given an earlier store time than one before them in their queue."""
 
     def __init__(self, last_of: Callable[[QueueId], int]) -> None:

@@ -186,7 +186,7 @@ class ListedRecords(RecordFacts):
 # --- encoding -------------------------------------------------------------------------------------
 
 
-def can_encode(prepared: PreparedMessages) -> bool:
+def is_encodable(prepared: PreparedMessages) -> bool:
     """Whether the bytes of these records do not depend on their place, except for its own fields.
 
     Not so with record CRCs, inner batches, messages for several queues, and delayed messages, whose
@@ -201,15 +201,15 @@ def can_encode(prepared: PreparedMessages) -> bool:
     return not any(name.encode() in stored for name in _NAMES_OF_QUEUES)
 
 
-def encode(prepared: PreparedMessages, rows: slice, dialect: Dialect) -> EncodedRecords:
-    """The records `rows` of checked messages as bytes. The caller has asked `can_encode`."""
+def encoded_records_of(prepared: PreparedMessages, rows: slice, dialect: Dialect) -> EncodedRecords:
+    """The records `rows` of checked messages as bytes. The caller has asked `is_encodable`."""
     nothing = np.zeros(rows.stop - rows.start, dtype=np.int64)
     data = prepared.placed(rows, nothing, nothing, nothing)
     facts = _facts(prepared, rows, _key_values(prepared, rows), dialect)
     return facts.extended(EncodedRecords, data=data)
 
 
-def facts_of(prepared: PreparedMessages, dialect: Dialect) -> RecordFacts | None:
+def record_facts(prepared: PreparedMessages, dialect: Dialect) -> RecordFacts | None:
     """What lists checked messages; None if it follows from other properties than tags and keys, as
     that of inner batches."""
     if SCHEDULE_TOPIC in prepared.topics or (prepared.sys_flag & SysFlag.INNER_BATCH).any():

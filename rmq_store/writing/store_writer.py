@@ -60,17 +60,17 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Message, Record, message_id
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers import Checkpoint, StoreLock, checkpoint_size, remove_abort, write_abort
-from rmq_store.recovery.recover_store import recover_locked
+from rmq_store.recovery.recover_store import recover_under_lock
 from rmq_store.recovery.report import RecoveryReport
 from rmq_store.recovery.strict_recovery import refuse_abort, refuse_unclean
-from rmq_store.snapshot.opening import geometry_found, refuse_contradiction
+from rmq_store.snapshot.opening import geometry_from_files, refuse_contradicting_sizes
 from rmq_store.snapshot.snapshot import StoreSnapshot, take_snapshot
 from rmq_store.writing.append_messages import (
-    Appended,
+    AppendedMessage,
     AppendResult,
+    ClockSetBack,
     QueueCounters,
     RecordAppender,
-    TimesBack,
 )
 from rmq_store.writing.dispatcher import RETRIES, Dispatcher, Reput
 from rmq_store.writing.encoded_records import EncodedRecords
@@ -382,7 +382,7 @@ class StoreWriter:
             if recovery == "refuse":
                 refuse_abort(root)
             else:
-                report = recover_locked(root, given, traits, until=until, cuts_intact=False)
+                report = recover_under_lock(root, given, traits, until=until, cuts_intact=False)
                 if report.entries_after_log:
                     LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
             folders = QueueFolders(root, given)
@@ -390,8 +390,8 @@ class StoreWriter:
             refuse_misnamed_or_unreadable(log)
             snapshot = take_snapshot(log, folders)
             refuse_unclean(log, folders, snapshot)
-            known = given.with_defaults_of(geometry_found(log, folders, damaged_index=False))
-            refuse_contradiction(known, log, folders, snapshot)
+            known = given.with_defaults_of(geometry_from_files(log, folders, damaged_index=False))
+            refuse_contradicting_sizes(known, log, folders, snapshot)
             _clear_page_rest(log, snapshot.log_end)
             last = _last_record(log, snapshot)
             writer = cls(root, known, lock, traits, broker_name, snapshot, report, last)
@@ -471,7 +471,7 @@ class StoreWriter:
 
     # --- appending ----------------------------------------------------------------------------------
 
-    def append(self, message: Message | Record | Mapping[str, Any]) -> Appended:
+    def append(self, message: Message | Record | Mapping[str, Any]) -> AppendedMessage:
         """Append one message: a Message, a Record as stored, or a mapping of column names.
 
         Same as `append_batch` with one row, which costs much less for each of many. A Message keeps
@@ -484,7 +484,9 @@ class StoreWriter:
         except InvalidMessageError as error:
             raise as_error_of_one_message(error) from error.__cause__
         queue_offset, place, size, stamp = (int(column[0]) for column in done.columns())
-        return Appended(queue_offset, place, size, stamp, message_id(store_host_of(batch), place))
+        return AppendedMessage(
+            queue_offset, place, size, stamp, message_id(store_host_of(batch), place)
+        )
 
     def _wait_for_disk(self, log_end: int, timestamp: int) -> None:
         """With SYNC_FLUSH, return once the appended records are on the disk."""
@@ -621,7 +623,7 @@ class StoreWriter:
             last = files.files_in_folder(queue).unit_or_none(stop - 1) if stop else None
             return log.store_time_at(*last, queue) or 0 if last else 0
 
-        self._records.times_back = back = TimesBack(last_of)
+        self._records.times_back = back = ClockSetBack(last_of)
         try:
             yield
         finally:
@@ -690,7 +692,7 @@ class AcceptedRows(NamedTuple):
     refused: list[tuple[int, Refusal]]
 
 
-def append_accepted(store: StoreWriter, batch: pa.RecordBatch) -> AcceptedRows:
+def append_valid_rows(store: StoreWriter, batch: pa.RecordBatch) -> AcceptedRows:
     """Append the rows of a store that `store` accepts, in order."""
     parts: list[AppendResult] = []
     refused = list(

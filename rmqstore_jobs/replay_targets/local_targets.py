@@ -33,7 +33,12 @@ from rmq_store.system_topics.open_state import HalfName
 from rmq_store.system_topics.system_topic_rows import property_of, whole_numbers
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
-from rmq_store.writing.store_writer import Refusal, StoreWriter, append_accepted, without_log_paths
+from rmq_store.writing.store_writer import (
+    Refusal,
+    StoreWriter,
+    append_valid_rows,
+    without_log_paths,
+)
 from rmqstore_jobs.replay_targets.replay_call import (
     ReplayCall,
     ReplayReport,
@@ -149,7 +154,7 @@ def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[N
 
 def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
     """Append all rows that the store accepts, in order. Yields the reason for each refused row."""
-    return (error for _, error in append_accepted(store, batch).refused)
+    return (error for _, error in append_valid_rows(store, batch).refused)
 
 
 def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, int, int, int]]:

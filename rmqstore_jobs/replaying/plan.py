@@ -25,13 +25,13 @@ from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.tasks import StoreScan, cut_into_slices
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import queue_offset_steps
-from rmq_store.snapshot.ranges import LogSlice, pieces_of
-from rmq_store.system_topics.open_state import OpenState, kind_of
+from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
+from rmq_store.system_topics.open_state import OpenState, kind_of_broker_record
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import AlreadyDoneError
 from rmqstore_jobs.running.source_options import pieces_in
-from spark_source.writing.target import APPENDING, Begun
+from spark_source.writing.target import APPENDING, BegunWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class ReplayRun:
             raise ValueError(f"{self.run_id!r} is not a file name")
 
     @property
-    def append(self) -> Begun:
+    def append(self) -> BegunWrite:
         """What the run is doing to the target store: appending the messages of one wave."""
-        return Begun(
+        return BegunWrite(
             self.run_id, APPENDING, start=self.target_end, signed=self.signed, at=self.started
         )
 
@@ -152,7 +152,7 @@ def scan_of_run(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
         # The rest may have expired.
         if start and not again and len(queues) == len(before.ranges):
             rest = LogSlice(start, None, 0)
-            left = pieces_of(before.ranges, rest, source.view.offset_at_log) or left
+            left = parts_in_log_slice(before.ranges, rest, source.view.offset_at_log) or left
         snapshot = source.opening.only(queues)
     scan = pinned_scan(parse_options(source_options(spec, left)))
     return replace(scan, ranges=before.ranges, store=replace(scan.store, snapshot=snapshot))
@@ -160,7 +160,7 @@ def scan_of_run(spec: ReplaySpec, before: ReplayRun | None) -> StoreScan:
 
 def state_of_source(scan: StoreScan) -> OpenState | None:
     """What is open of the source's own records; None if the scan has none of them."""
-    if all(kind_of(part.queue.topic) is None for part in scan.ranges):
+    if all(kind_of_broker_record(part.queue.topic) is None for part in scan.ranges):
         return None
     with scan.store.open() as source:
         return OpenState.of(source)

@@ -42,7 +42,7 @@ from rmq_store.scan.tasks import (
     reporting_shares,
 )
 from rmq_store.search.selection import stored_in_time
-from rmq_store.system_topics.open_state import kind_of
+from rmq_store.system_topics.open_state import kind_of_broker_record
 from rmqstore_jobs.replaying.replay_spec import QueueMap, ReplaySpec, times_of
 from rmqstore_jobs.running.source_options import options_of_queues, range_options
 
@@ -210,7 +210,9 @@ def _new_queues(queue_map: QueueMap, batch: pa.RecordBatch) -> pa.Array:
     old = batch["queueId"].to_numpy()
     changed, topics = old.copy(), batch["topic"].dictionary_encode()
     # The broker looks for its own records in certain queues.
-    of_users = np.array([kind_of(name) is None for name in topics.dictionary.to_pylist()])
+    of_users = np.array(
+        [kind_of_broker_record(name) is None for name in topics.dictionary.to_pylist()]
+    )
     # A rule for one topic takes precedence over a rule for all topics, so it comes last.
     rules = sorted(queue_map.items(), key=lambda rule: rule[0][0] is not None)
     for (topic, queue_id), new in rules:

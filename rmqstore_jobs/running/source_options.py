@@ -28,7 +28,7 @@ from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
 from rmq_store.scan.tasks import PinnedStore, StoreScan
 from rmq_store.search.selection import EARLIEST
-from rmq_store.snapshot.ranges import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 from rmq_store.text.times import parse_time
 from rmqstore_jobs.running.failures import refuse_if
 
@@ -55,7 +55,7 @@ def log_of_store(store: str, options: Mapping[str, str]) -> PinnedStore:
 def pieces_in(scan: StoreScan, wave: LogSlice) -> list[QueueSlice]:
     """The parts of the ranges of a scan in a range of the log."""
     with scan.store.open() as store:
-        return list(pieces_of(scan.ranges, wave, store.view.offset_at_log))
+        return list(parts_in_log_slice(scan.ranges, wave, store.view.offset_at_log))
 
 
 def range_options(ranges: Sequence[QueueSlice]) -> dict[str, str]:

@@ -20,9 +20,9 @@ from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import (
     LogFollower,
     LogPlace,
-    end_by_bytes,
-    end_by_rows,
-    known_whole_end,
+    end_after_bytes,
+    end_after_rows,
+    end_of_known_records,
 )
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
@@ -73,7 +73,7 @@ class StreamOptions:
     max_delay_s: float = 900.0
 
 
-def as_batch(raw: Mapping[str, str]) -> dict[str, str]:
+def options_as_of_batch(raw: Mapping[str, str]) -> dict[str, str]:
     """The options without those that only a stream has."""
     return {
         name: value
@@ -93,7 +93,7 @@ def parse_stream_options(raw: Mapping[str, str]) -> tuple[ScanOptions, StreamOpt
             raise InvalidArgumentError(
                 reason=f"option {name!r} has no meaning in a stream", advice=advice
             )
-    options = parse_options(as_batch(raw))
+    options = parse_options(options_as_of_batch(raw))
     own = {name: option for name, option in _OWN.items() if name in given}
     fields = {option.field: parse_option(option, given[name]) for name, option in own.items()}
     return options, StreamOptions(_start(given), **fields)
@@ -131,12 +131,12 @@ StreamOffset = Mapping[str, StorePlace]
 """Broker name -> place."""
 
 
-def to_dict(offset: StreamOffset) -> dict[str, Any]:
+def offset_to_dict(offset: StreamOffset) -> dict[str, Any]:
     """The offset as Spark keeps it."""
     return {"version": VERSION, "stores": {name: _of_place(p) for name, p in offset.items()}}
 
 
-def from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
+def places_from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
     """The offset from Spark's checkpoint. Raises InvalidArgumentError for another format."""
     if given.get("version") != VERSION:
         raise InvalidArgumentError(
@@ -241,7 +241,7 @@ class Follower:
 
         def listed_end() -> int:
             with self.open(name, target, None) as store:
-                return known_whole_end(store.view, store.queues())
+                return end_of_known_records(store.view, store.queues())
 
         return self._followers.setdefault(name, LogFollower(listed_end))
 
@@ -346,9 +346,9 @@ class Follower:
             if target is not None:
                 end = min(end, target[name].place.offset) if name in target else store.log.start
             if most_bytes is not None:
-                end = end_by_bytes(store.log, before.place.offset, end, most_bytes)
+                end = end_after_bytes(store.log, before.place.offset, end, most_bytes)
             if most_rows is not None and end > before.place.offset:
-                end = end_by_rows(self._rows(name, where, before, end), end, most_rows)
+                end = end_after_rows(self._rows(name, where, before, end), end, most_rows)
             moved = name in start or end > before.place.offset
             return _moved(store, before, end) if moved else None
 

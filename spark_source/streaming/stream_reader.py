@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId
-from rmq_store.reading.log_reader import LogPlace, expired
+from rmq_store.reading.log_reader import LogPlace, error_of_expired_files
 from rmq_store.reading.query import PERMISSIVE
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.scan.parse_options import ScanOptions
@@ -29,8 +29,8 @@ from rmq_store.search.log_partitions import even_slices
 from rmq_store.search.selection import Selection, WantedQueues
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from spark_source.spark_types import (
-    all_to_spark,
     arrow_schema_for,
+    batches_for_spark,
     checked_columns,
     plain_errors,
     settle_reading_worker,
@@ -40,8 +40,8 @@ from spark_source.streaming.micro_batch_ends import (
     StorePlace,
     StreamOffset,
     StreamOptions,
-    from_dict,
-    to_dict,
+    offset_to_dict,
+    places_from_dict,
 )
 
 
@@ -88,11 +88,11 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._to_dict(end)
 
     def _to_dict(self, offset: StreamOffset) -> dict[str, Any]:
-        return {**to_dict(offset), "selection": selected_by(self.options)}
+        return {**offset_to_dict(offset), "selection": selection_in_offset(self.options)}
 
     def _to_go_on(self, offset: dict[str, Any]) -> dict[str, StorePlace]:
         """The places of an offset, from which the options as they are now may go on."""
-        places, selected = from_dict(offset), offset.get("selection")
+        places, selected = places_from_dict(offset), offset.get("selection")
         if selected != self._checked:
             stores = ((name, self.follower.require(name)) for name in places)
             check_selection(offset, self.options, self.follower.with_queues(stores))
@@ -113,14 +113,14 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the logs end now, for the progress of the query."""
-        return to_dict(self.follower.ends) if self.follower.ends else None
+        return offset_to_dict(self.follower.ends) if self.follower.ends else None
 
     # --- rows ------------------------------------------------------------------------------------
 
     @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the logs between two offsets."""
-        places, last_places = from_dict(start), self._to_go_on(end)
+        places, last_places = places_from_dict(start), self._to_go_on(end)
         partitions = list[InputPartition]()
         for name, last in last_places.items():
             # A store that appeared in this micro-batch has no place in `start`.
@@ -136,7 +136,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, stop, mark = first.place.offset, last.place.offset, last.place.first
         with self.follower.open(name, target) as store:
             if start < store.log.start:
-                self.options.lose(expired(str(store.path), start, store.log.start))
+                self.options.lose(error_of_expired_files(str(store.path), start, store.log.start))
                 start = store.log.start
             limits = self.follower.limits(store, first)
             snapshot = StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,))
@@ -155,7 +155,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = arrow_schema_for(self.spark_schema)
         with plain_errors():
             batches = scan.read(task, self.columns)
-            yield from all_to_spark(batches, schema, ahead=scan.is_far(task))
+            yield from batches_for_spark(batches, schema, ahead=scan.is_far(task))
 
 
 # What a stream selects, as its checkpoint keeps it: a query that goes on must not select more.
@@ -168,7 +168,7 @@ Selected = Mapping[str, Any]
 """Which messages a stream wants; what it does not name is all. `queues`: [broker, topic, id], "" is any."""
 
 
-def selected_by(options: ScanOptions) -> dict[str, Any]:
+def selection_in_offset(options: ScanOptions) -> dict[str, Any]:
     """The selection by the options, as a checkpoint keeps it: the same text for the same selection."""
     assign, queues = options.assign, None
     if assign is not None:
@@ -231,7 +231,7 @@ def check_selection(
 
     A topic that a store does not have yet has no earlier message.
     """
-    now = selected_by(options)
+    now = selection_in_offset(options)
     before = stored.get("selection", now)  # an early release did not keep it
     if before == now:
         return

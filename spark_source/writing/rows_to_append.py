@@ -34,7 +34,7 @@ from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.hashes import java_string_hashes
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.text.times import LEAST_MS, MOST_MS, why_not_ms
-from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
+from rmq_store.writing.encoded_records import EncodedRecords, encoded_records_of, is_encodable
 from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing.target import WriteOptions
 
@@ -50,7 +50,7 @@ def staged_records(
     prepared: PreparedMessages, rows: slice, queue_id: pa.Array, dialect: Dialect
 ) -> pa.RecordBatch:
     """The records `rows` as a batch to be staged, with the queues of `queue_id`, which may be null."""
-    records = encode(prepared, rows, dialect)
+    records = encoded_records_of(prepared, rows, dialect)
     topics = pa.DictionaryArray.from_arrays(
         pa.array(records.topic_code, pa.int32()), pa.array(records.topics, pa.string())
     )
@@ -159,7 +159,7 @@ def staged_batches(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[pa.
     Raises InvalidMessageError, with the row, for what the store would refuse.
     """
     columns, prepared = columns_and_records(batch, options)
-    encodes = can_encode(prepared)
+    encodes = is_encodable(prepared)
     for rows in in_portions(prepared.total, BATCH_BYTES):
         if encodes:
             queue_id = columns.column("queueId")

@@ -39,7 +39,7 @@ class StagingError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StagedPart:
     """What one task has prepared. `name`: its file, None without rows.
 
     `batches`: bytes and CRC-32 of each batch in the file.
@@ -91,7 +91,7 @@ class Staging:
 
     def write(
         self, partition: int, batches: Iterator[pa.RecordBatch], *, begin: bool = False
-    ) -> Part:
+    ) -> StagedPart:
         """Write the batches of a task. Another attempt of the same task has a file of its own.
 
         `begin`: the driver has not created the folder. Otherwise a task that is slow to end after
@@ -99,7 +99,7 @@ class Staging:
         """
         first = next(batches, None)
         if first is None:
-            return Part(partition)
+            return StagedPart(partition)
         if begin:
             self.begin()
         name, rows = f"part-{partition:05}-{uuid.uuid4().hex}.arrow", 0
@@ -112,9 +112,9 @@ class Staging:
                 with as_access_error(self.path):
                     written.append(_written(batch, file))
                 rows += batch.num_rows
-        return Part(partition, name, rows, tuple(written))
+        return StagedPart(partition, name, rows, tuple(written))
 
-    def take(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def take(self, parts: Sequence[StagedPart]) -> Iterator[pa.RecordBatch]:
         """The batches of all parts in order of partition and row, one at a time.
 
         Deletes each file behind its last batch, so that its memory and disk serve what the batches
@@ -127,7 +127,7 @@ class Staging:
             if part.name is not None:
                 yield from self._read(Path(path_inside(self.path, part.name)), part)
 
-    def _read(self, path: Path, part: Part) -> Iterator[pa.RecordBatch]:
+    def _read(self, path: Path, part: StagedPart) -> Iterator[pa.RecordBatch]:
         at = 0
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -26,9 +26,9 @@ from rmq_store.format.byte_layout import ABORT_FILE, COMMITLOG_DIR, LOCK_FILE
 from rmq_store.format.releases import dialect
 from rmq_store.markers import StoreLock, remove_abort
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.recovery.recover_store import recover_locked
+from rmq_store.recovery.recover_store import recover_under_lock
 from rmq_store.scan.options import OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS
-from rmq_store.scan.parse_options import invalid, parse_option
+from rmq_store.scan.parse_options import parse_option, refused_options
 from rmq_store.writing.store_writer import without_log_paths
 from spark_source.writing.staging import Staging, folder_beside, remove_if_empty
 
@@ -74,17 +74,17 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
         if option is None:
             raise _unknown(name)
         if stream and option.name == "ifExists":
-            raise invalid(
+            raise refused_options(
                 "option 'ifExists' has no meaning in a stream",
                 "A stream appends what its journal does not list; leave the option out",
             )
         fields[option.field] = parse_option(option, value)
     if "path" not in fields:
-        raise invalid("no path", "Give the store's folder: save('/path/to/store')")
+        raise refused_options("no path", "Give the store's folder: save('/path/to/store')")
     path = local_path(fields["path"])
     refuse_uri(path)
     if has_pattern(path) and not os.path.isdir(path):
-        raise invalid(
+        raise refused_options(
             f"the path {path!r} is a pattern, and a write has one target", "Name one folder"
         )
     fields["path"] = os.path.realpath(path)
@@ -95,15 +95,15 @@ def parse_write_options(raw: Mapping[str, str], *, stream: bool) -> WriteOptions
 
 def _unknown(name: str) -> InvalidArgumentError:
     if name.casefold() == "mode":
-        return invalid(
+        return refused_options(
             "option 'mode' is for reading", 'Give df.write.mode("append") or mode("overwrite")'
         )
     if name.casefold() in _OF_A_READ:
-        return invalid(
+        return refused_options(
             f"option {_OF_A_READ[name.casefold()]!r} is for reading",
             f"A write takes {', '.join(option.name for option in WRITE_OPTIONS)}",
         )
-    return invalid(
+    return refused_options(
         f"unknown option {name!r}", nearest(name, [option.name for option in WRITE_OPTIONS])
     )
 
@@ -120,7 +120,7 @@ class StreamBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunWrite:
     """A write that has begun.
 
     `start`: where the log of the target ended before it. `signed`: it is about to append, and its
@@ -144,7 +144,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class DoneWrite:
     """The last batch of a query that is in the target, and where the log ended after it."""
 
     query: str
@@ -153,7 +153,7 @@ class Done:
     at: str = ""
 
 
-class WriteJournal(Journal[Begun, Done]):
+class WriteJournal(Journal[BegunWrite, DoneWrite]):
     """The journal of one target, in the folder of its writes.
 
     It waits for another write into the same target: the driver of a killed query may live on for
@@ -161,7 +161,7 @@ class WriteJournal(Journal[Begun, Done]):
     """
 
     of = "a write"
-    types = (Begun | None, tuple[Done, ...])
+    types = (BegunWrite | None, tuple[DoneWrite, ...])
     waits = True
     in_doubt = (
         "What the last write has done is unknown. Compare the store with what was written, then "
@@ -176,11 +176,11 @@ class WriteJournal(Journal[Begun, Done]):
         super().__exit__()
         remove_if_empty(self.folder)
 
-    def done_of(self, query: str) -> Done | None:
+    def done_of(self, query: str) -> DoneWrite | None:
         """The last batch of a query that is in the target."""
         return next((done for done in self.done if done.query == query), None)
 
-    def begin(self, begun: Begun) -> Begun:
+    def begin(self, begun: BegunWrite) -> BegunWrite:
         """Record that a write is about to change the target."""
         begun = replace(begun, at=utc_now_text())
         self.save(begun, *self.done)
@@ -203,7 +203,7 @@ class WriteJournal(Journal[Begun, Done]):
             done = tuple(replace(write, end=0) for write in done)
         if stream is not None:
             others = (write for write in done if write.query != stream.query)
-            done = (*others, Done(stream.query, stream.batch, end, utc_now_text()))
+            done = (*others, DoneWrite(stream.query, stream.batch, end, utc_now_text()))
         self.save(None if closed else replace(self.begun, end=end), *done)
 
 
@@ -231,7 +231,7 @@ def finish_or_undo(journal: WriteJournal, options: WriteOptions) -> bool:
     return _settle_replacement(journal, begun, options)
 
 
-def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptions) -> bool:
+def _settle_replacement(journal: WriteJournal, begun: BegunWrite, options: WriteOptions) -> bool:
     staging, placed = Staging(options.path, begun.write_id), False
     if signature_in(staging.new_store / LOCK_FILE) == begun.mark:  # it is still to be put in place
         _put_back(staging.old_store, Path(options.path), begun)
@@ -241,14 +241,14 @@ def _settle_replacement(journal: WriteJournal, begun: Begun, options: WriteOptio
     else:
         _refuse_unknown(staging, begun, options, journal.path)
         sync_path(Path(options.path).parent)  # the journal must not be ahead of the disk
-        journal.finish(end_of_log(options), closed=True, replaced=True)
+        journal.finish(log_end_of_target(options), closed=True, replaced=True)
         placed = True
     if staging.path.exists():
         staging.remove()
     return placed
 
 
-def _put_back(aside: Path, target: Path, begun: Begun) -> None:
+def _put_back(aside: Path, target: Path, begun: BegunWrite) -> None:
     """Undo the first of the two steps that replace a store where there is no exchange."""
     with as_access_error(target):
         if not aside.exists():
@@ -263,7 +263,9 @@ def _put_back(aside: Path, target: Path, begun: Begun) -> None:
         aside.rename(target)
 
 
-def _refuse_unknown(staging: Staging, begun: Begun, options: WriteOptions, journal: Path) -> None:
+def _refuse_unknown(
+    staging: Staging, begun: BegunWrite, options: WriteOptions, journal: Path
+) -> None:
     """Raise JournalError if nothing shows whether the new store is in its place."""
     # Its folder without the new store shows it, as does the mark in the target.
     marked = signature_in(Path(options.path) / LOCK_FILE) == begun.mark
@@ -280,7 +282,7 @@ def _refuse_unknown(staging: Staging, begun: Begun, options: WriteOptions, journ
 # --- an append -----------------------------------------------------------------------------------
 
 
-def finish_or_undo_append(begun: Begun, options: WriteOptions, journal: Path) -> None:
+def finish_or_undo_append(begun: BegunWrite, options: WriteOptions, journal: Path) -> None:
     """Finish or undo an interrupted append.
 
     `journal`: the file that says so. Raises JournalError if another process has opened the store
@@ -296,7 +298,7 @@ def finish_or_undo_append(begun: Begun, options: WriteOptions, journal: Path) ->
         return
     if begun.end is not None:
         return  # it was done, and the store was closed, or opened by another since
-    end = end_of_log(options)
+    end = log_end_of_target(options)
     if end == begun.start:
         if unclean and not begun.signed:
             _recover(begun, root, config, options.release)  # killed while it opened the store
@@ -313,7 +315,7 @@ def finish_or_undo_append(begun: Begun, options: WriteOptions, journal: Path) ->
         )
 
 
-def end_of_log(options: WriteOptions) -> int:
+def log_end_of_target(options: WriteOptions) -> int:
     """Where the log of the target ends; 0 without a target."""
     if not has_content(options.path):
         return 0
@@ -327,12 +329,12 @@ def signature_in(lock: Path) -> bytes:
         return lock.read_bytes()[:4] if lock.exists() else b""
 
 
-def _recover(begun: Begun, root: Path, config: StoreConfig, release: str | None) -> None:
+def _recover(begun: BegunWrite, root: Path, config: StoreConfig, release: str | None) -> None:
     """Recover the store to where the log ends with the write, or without it."""
     refuse_foreign_log(root, config)
     until = begun.start if begun.end is None else begun.end
     with StoreLock(root, begun.mark):  # a second attempt sees that it was this one
-        report = recover_locked(root, config, dialect(release), until=until)
+        report = recover_under_lock(root, config, dialect(release), until=until)
         if begun.end is not None:
             update_topics(root, dialect(release), list(report.queues), {})
         remove_abort(root)

@@ -53,19 +53,19 @@ from spark_source.writing.rows_to_append import (
     check_columns,
     staged_batches,
 )
-from spark_source.writing.staging import Part, Staging, remove_abandoned
+from spark_source.writing.staging import StagedPart, Staging, remove_abandoned
 from spark_source.writing.target import (
     APPEND,
     APPENDING,
     ERROR,
     IGNORE,
     REPLACING,
-    Begun,
+    BegunWrite,
     StreamBatch,
     WriteJournal,
     WriteOptions,
-    end_of_log,
     finish_or_undo,
+    log_end_of_target,
     parse_write_options,
 )
 
@@ -172,7 +172,9 @@ def is_write_needed(write: StoreWrite) -> bool:
     return True
 
 
-def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None = None) -> bool:
+def commit(
+    write: StoreWrite, parts: Sequence[StagedPart], stream: StreamBatch | None = None
+) -> bool:
     """Make the rows of all parts messages of the target, and remove their files.
 
     With `stream` that batch is written once, whatever was killed before. Returns False if it was
@@ -200,7 +202,7 @@ def commit(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None 
     return not again
 
 
-def _has_work(write: StoreWrite, parts: Sequence[Part], stream: StreamBatch | None) -> bool:
+def _has_work(write: StoreWrite, parts: Sequence[StagedPart], stream: StreamBatch | None) -> bool:
     """False for no rows: they change a store only where it is created or replaced by a batch."""
     creates = write.overwrite or (stream is None and not has_content(write.options.path))
     return creates or any(part.rows for part in parts)
@@ -218,9 +220,9 @@ def _append(
     options = write.options
     config = options.config_of_target()
     refuse_abort(require_store(options.path, config))
-    start = end_of_log(options)
+    start = log_end_of_target(options)
     # From here on the target may change; what fails is undone, here or by the next write.
-    begun = journal.begin(Begun(write.write_id, APPENDING, start, stream=stream))
+    begun = journal.begin(BegunWrite(write.write_id, APPENDING, start, stream=stream))
     done = False
     try:
         writer = StoreWriter.append_to(
@@ -280,7 +282,7 @@ def _append_all(store: StoreWriter, rows: Iterator[pa.RecordBatch], options: Wri
 
 def _refuse_shorter(options: WriteOptions, end: int) -> None:
     """Raise JournalError if the target has lost what a query has written into it."""
-    actual = end_of_log(options)
+    actual = log_end_of_target(options)
     if actual < end:
         raise JournalError(
             options.path,
@@ -303,7 +305,7 @@ def _replace(
     """Build a store with the rows, and put it in the place of the target."""
     options, target = write.options, Path(write.options.path)
     new, aside = write.staging.new_store, write.staging.old_store
-    begun = Begun(write.write_id, REPLACING, stream=stream)
+    begun = BegunWrite(write.write_id, REPLACING, stream=stream)
     writer = StoreWriter.create(new, options.config, release=options.release)
     try:
         _append_all(writer, rows, options)
@@ -368,7 +370,7 @@ _NAMING = ("topic", "queueId", "keys", "uniqKey")
 class PreparedPart(WriterCommitMessage):
     """What a task has prepared; of a stream, the ids of write and query as the task knows them."""
 
-    part: Part
+    part: StagedPart
     write_id: str = ""
     query: str = ""
 
@@ -389,7 +391,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare the rows of one task."""
         if not self.wanted:
-            return PreparedPart(Part(partition_id()))
+            return PreparedPart(StagedPart(partition_id()))
         rows = prepared_rows(iterator, self.job.options)
         return PreparedPart(self.job.staging.write(partition_id(), rows))
 

@@ -11,7 +11,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import MissingFileError
 from rmq_store.files.segments import again_if_expired
-from rmq_store.reading.log_reader import check_place
+from rmq_store.reading.log_reader import require_same_log
 from rmq_store.snapshot.snapshot import take_snapshot
 from spark_source.source import RmqStoreSource
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
@@ -52,8 +52,8 @@ def test_a_stream_goes_on_when_a_file_that_it_has_read_expires_during_a_look(
     limit = reader.getDefaultReadLimit()
     offset = reader.latestOffset(reader.initialOffset(), limit)
     first = min((path / "commitlog").iterdir())
-    checked = once_before(check_place, first.unlink)
-    monkeypatch.setattr("rmq_store.reading.log_reader.check_place", checked)
+    checked = once_before(require_same_log, first.unlink)
+    monkeypatch.setattr("rmq_store.reading.log_reader.require_same_log", checked)
     assert reader.latestOffset(offset, limit) == offset
     assert not first.exists()
 

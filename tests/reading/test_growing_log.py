@@ -15,7 +15,12 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
-from rmq_store.reading.log_reader import LogFollower, LogPlace, known_whole_end, whole_end
+from rmq_store.reading.log_reader import (
+    LogFollower,
+    LogPlace,
+    end_of_known_records,
+    end_of_whole_records,
+)
 from tests.support.damage import break_start
 from tests.support.golden import Golden, in_a_queue, unpack
 from tests.support.growing import Growing
@@ -51,7 +56,7 @@ def looks(path: Path, clock: list[float], steps: Iterator[int] | range) -> int:
     def listed_end() -> int:
         count[0] += 1
         with MessageStore.open(path) as store:
-            return known_whole_end(store.view, store.queues())
+            return end_of_known_records(store.view, store.queues())
 
     follower = LogFollower(listed_end)
     with MessageStore.open(path) as store:
@@ -111,9 +116,9 @@ def test_records_are_checked_once_until_the_log_is_cut(
 
     def noted(log: CommitLog, start: int, listed_end: Callable[[int], int]) -> int:
         starts.append(start)
-        return whole_end(log, start, listed_end)
+        return end_of_whole_records(log, start, listed_end)
 
-    monkeypatch.setattr("rmq_store.reading.log_reader.whole_end", noted)
+    monkeypatch.setattr("rmq_store.reading.log_reader.end_of_whole_records", noted)
     store = Growing(golden("geometry-5.5.0"), tmp_path)
     follower, ends = LogFollower(lambda: 0), list[int]()
     size = len(store.bytes[0])
@@ -152,7 +157,7 @@ def zero_at_its_end(raw: bytes) -> Iterator[bytes]:
 def ends(path: Path, size: int) -> int:
     """How far the log is whole without any queue."""
     log = CommitLog([path / "commitlog"], file_size=size)
-    end = whole_end(log, 0, lambda _: 0)
+    end = end_of_whole_records(log, 0, lambda _: 0)
     log.chain.close()
     return end
 
@@ -208,7 +213,7 @@ def test_properties_that_end_in_zeros_are_not_whole(golden: Golden, tmp_path: Pa
         asked.append(end)
         return stop
 
-    assert whole_end(log, 0, listed) == stop
+    assert end_of_whole_records(log, 0, listed) == stop
     assert asked == [at]
     log.chain.close()
 
@@ -259,7 +264,7 @@ def test_records_behind_damage_at_the_start_of_the_last_file_are_reached(
     reached = max(r["commitLogOffset"] + r["storeSize"] for r in listed)
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         log, place = opened.log, LogPlace.at(opened.log, start)
-        follower = LogFollower(lambda: known_whole_end(opened.view, opened.queues()))
+        follower = LogFollower(lambda: end_of_known_records(opened.view, opened.queues()))
         assert follower.end(log, log.start) >= reached
         assert follower.end_after(log, place, "") >= reached
 

@@ -15,7 +15,7 @@ from rmq_store.arrow.column_values import OPENED_BYTES
 from rmq_store.errors import BodyError
 from rmq_store.format.byte_layout import MEMBER_HEAD, PROPERTIES_LENGTH_SIZE
 from rmq_store.format.compression import SysFlag, decompress
-from rmq_store.reading.slice_reader import MOST_MEMBERS, members_of
+from rmq_store.reading.slice_reader import MOST_MEMBERS, members_of_bodies
 
 OPENED = 5 << 20
 COUNT = 30
@@ -98,7 +98,7 @@ def inner_body(count: int) -> bytes:
 
 def test_an_inner_batch_has_no_more_members_than_a_queue_can_count() -> None:
     bodies = pa.array([inner_body(3), inner_body(MOST_MEMBERS + 1), inner_body(MOST_MEMBERS)])
-    members, broken = members_of(bodies)
+    members, broken = members_of_bodies(bodies)
     assert broken.tolist() == [1]
     assert np.bincount(members.row).tolist() == [3, 0, MOST_MEMBERS]
 

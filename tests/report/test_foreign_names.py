@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from rmq_store.errors import printable
 from rmq_store.report.page import svg_of
-from rmq_store.report.plots import draw_bars, named
+from rmq_store.report.plots import draw_bars, shown_name
 from rmq_store.report.section import Plot, shell_word
 from tests.report.conftest import Page, page_of
 from tests.support.damage import RAW, hostile_store
@@ -85,9 +85,9 @@ def test_names_are_drawn_as_they_are() -> None:
     names = ["_hidden", "$\\frac{1$", "a\x1b[2J", "<script>", 'id="x" url(#y)', "x" * 300]
 
     def draw(axes: Axes, narrow: bool) -> None:
-        draw_bars(axes, [named(name, 40) for name in names], range(6), ["$1$"] * 6)
+        draw_bars(axes, [shown_name(name, 40) for name in names], range(6), ["$1$"] * 6)
         for name in names:
-            axes.plot([0, 1], [0, 1], label=named(name, 40))
+            axes.plot([0, 1], [0, 1], label=shown_name(name, 40))
         axes.legend()
 
     plot = Plot("plot-x", 'about "it" <b>', draw)
@@ -96,8 +96,8 @@ def test_names_are_drawn_as_they_are() -> None:
     root = ElementTree.fromstring(svg)
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     for name in names:
-        assert texts.count(named(name, 40)) == 2, name
-    assert named("x" * 300, 40) == "x" * 39 + "…"
+        assert texts.count(shown_name(name, 40)) == 2, name
+    assert shown_name("x" * 300, 40) == "x" * 39 + "…"
     ids = [one.get("id") for one in root.iter() if one.get("id")]
     assert len(ids) == len(set(ids))
     assert all(str(one).startswith("plot-x-wide-") for one in ids)

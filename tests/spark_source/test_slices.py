@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_source.spark_types import all_to_spark, arrow_schema_for, spark_schema
+from spark_source.spark_types import arrow_schema_for, batches_for_spark, spark_schema
 
 SCHEMA = arrow_schema_for(spark_schema(["queueOffset", "body"]))
 
@@ -39,7 +39,7 @@ def test_a_large_batch_comes_in_slices_of_the_same_bytes(
     rows: int, body_bytes: int, slices: list[int], remote: bool
 ) -> None:
     batch, after = batch_of(rows, body_bytes), batch_of(1, 1)
-    *sent, last = all_to_spark(iter([batch, after]), SCHEMA, ahead=remote)
+    *sent, last = batches_for_spark(iter([batch, after]), SCHEMA, ahead=remote)
     assert [part.num_rows for part in sent] == slices
     assert pa.Table.from_batches(sent).equals(pa.Table.from_batches([batch]))
     if rows:

@@ -12,9 +12,9 @@ from spark_source.spark_types import (
     MAX_MILLIS,
     SPARK_TIMESTAMP,
     arrow_schema_for,
+    batch_for_spark,
     checked_columns,
     spark_schema,
-    to_spark,
 )
 
 
@@ -74,6 +74,6 @@ def test_milliseconds_become_microseconds_and_the_absurd_ones_the_last_that_can_
         batch = pa.RecordBatch.from_arrays(
             [pa.array(given, pa.int64()).cast(TIMESTAMP)], schema=arrow_schema(columns)
         )
-        found = to_spark(batch, schema)
+        found = batch_for_spark(batch, schema)
         assert found.schema.equals(schema)
         assert found.column(0).cast(pa.int64()).to_pylist() == expected

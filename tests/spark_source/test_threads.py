@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_source.source import RmqStoreSource
-from spark_source.spark_types import all_to_spark, arrow_schema_for, spark_schema
+from spark_source.spark_types import arrow_schema_for, batches_for_spark, spark_schema
 from spark_source.streaming.stream_reader import RmqStoreStreamReader
 from tests.support.stores import store_of
 
@@ -71,7 +71,7 @@ def test_a_batch_of_an_object_store_is_made_while_spark_takes_the_one_before() -
         second.set()
         yield pa.record_batch([pa.array([1], pa.int64())], schema=schema)
 
-    taken = all_to_spark(batches(), schema, ahead=True)
+    taken = batches_for_spark(batches(), schema, ahead=True)
     next(taken)
     assert second.wait(60)  # it comes without being asked for
     assert len(list(taken)) == 1
@@ -90,7 +90,7 @@ def test_a_task_that_ends_early_ends_its_thread() -> None:
 
     before = set(threading.enumerate())
     made = batches()
-    taken = all_to_spark(made, schema, ahead=True)
+    taken = batches_for_spark(made, schema, ahead=True)
     next(taken)
     taken.close()
     assert not set(threading.enumerate()) - before

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.text import bodies
-from rmq_store.text.bodies import as_base64, text_and_base64
+from rmq_store.text.bodies import base64_of, text_and_base64
 from rmq_store.text.lines import json_lines
 
 _MALFORMED = (
@@ -51,25 +51,25 @@ def test_each_value_is_text_or_base64(skipped: int) -> None:
     column = pa.array([*([b"before"] * skipped), *expected], pa.binary())[skipped:]
     text, binary = text_and_base64(column)
     assert binary is not None
-    for array in (text, binary, as_base64(column)):
+    for array in (text, binary, base64_of(column)):
         array.validate(full=True)
     assert text.to_pylist() == [decoded(raw) for raw in expected]
     others = [encoded(raw) if decoded(raw) is None else None for raw in expected]
     assert binary.to_pylist() == others
-    assert as_base64(column).to_pylist() == [encoded(raw) for raw in expected]
+    assert base64_of(column).to_pylist() == [encoded(raw) for raw in expected]
 
 
 @pytest.mark.parametrize("few", [[], [None], [b""], [b"abc"]])
 def test_few_values(few: list[bytes | None]) -> None:
-    assert as_base64(pa.array(few, pa.binary())).to_pylist() == [encoded(raw) for raw in few]
+    assert base64_of(pa.array(few, pa.binary())).to_pylist() == [encoded(raw) for raw in few]
     assert text_and_base64(pa.array(few, pa.binary()))[1] is None
 
 
 def test_more_than_a_column_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "_LARGEST", 100)
-    assert as_base64(pa.array([b"x" * 70])).to_pylist() == [encoded(b"x" * 70)]
+    assert base64_of(pa.array([b"x" * 70])).to_pylist() == [encoded(b"x" * 70)]
     with pytest.raises(InvalidArgumentError, match="maxBodyBytes"):
-        as_base64(pa.array([b"x" * 80]))
+        base64_of(pa.array([b"x" * 80]))
 
 
 def test_a_line_depends_on_no_other_row() -> None:

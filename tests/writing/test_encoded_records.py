@@ -19,7 +19,7 @@ from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.compression import SysFlag
 from rmq_store.format.releases import dialect
 from rmq_store.writing.append_messages import AppendResult
-from rmq_store.writing.encoded_records import EncodedRecords, can_encode, encode
+from rmq_store.writing.encoded_records import EncodedRecords, encoded_records_of, is_encodable
 from tests.support.golden import verified
 from tests.support.stores import SMALL
 
@@ -63,7 +63,7 @@ def prepared(batch: pa.RecordBatch, release: str | None = None, **more: Any) -> 
 
 
 def encoded(batch: pa.RecordBatch, release: str | None = None) -> EncodedRecords:
-    return encode(prepared(batch, release), slice(0, batch.num_rows), dialect(release))
+    return encoded_records_of(prepared(batch, release), slice(0, batch.num_rows), dialect(release))
 
 
 def written(root: Path) -> dict[str, list[bytes]]:
@@ -136,18 +136,18 @@ def test_what_depends_on_the_place_is_not_encoded() -> None:
     def one(**more: Any) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([{"topic": "t", "queueId": 0, "body": b"x", **more}])
 
-    assert can_encode(prepared(one()))
+    assert is_encodable(prepared(one()))
     lmq = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
     offsets = b"INNER_MULTI_QUEUE_OFFSET\x01" + b"7\x02"
     for batch in (
         one(topic="SCHEDULE_TOPIC_XXXX"),
         *(one(rawProperties=p) for p in (lmq, offsets)),
     ):
-        assert not can_encode(prepared(batch))
-    assert not can_encode(
+        assert not is_encodable(prepared(batch))
+    assert not is_encodable(
         prepared(one(sysFlag=SysFlag.INNER_BATCH, rawProperties=b"INNER_NUM\x012\x02"))
     )
-    assert not can_encode(prepared(one(), "5.5.0", enabledAppendPropCRC=True))
+    assert not is_encodable(prepared(one(), "5.5.0", enabledAppendPropCRC=True))
 
 
 def contradictions(records: EncodedRecords) -> Iterator[EncodedRecords]:
@@ -205,7 +205,7 @@ def test_records_that_do_not_add_up_are_refused_before_a_byte_is_written(tmp_pat
         large = pa.RecordBatch.from_pylist([{"topic": "t", "queueId": 0, "body": b"x" * 9000}])
         of_another = prepare(large, StoreConfig(), dialect(None), LOOPBACK)
         with pytest.raises(InvalidMessageError, match="in a file of the log"):
-            store.append_records(encode(of_another, slice(0, 1), dialect(None)))
+            store.append_records(encoded_records_of(of_another, slice(0, 1), dialect(None)))
     assert not verified(tmp_path / "s").findings
     config = {**SMALL, "enabledAppendPropCRC": True}
     with (

@@ -22,7 +22,7 @@ from rmq_store.consumequeue.queue_folders import line_of_lost_end
 from rmq_store.errors import StoreError, printable
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery import recover_store
-from rmq_store.recovery.report import GIVE_THE_FILE, line_of_default_delays
+from rmq_store.recovery.report import GIVE_THE_FILE, sentence_of_default_delays
 from rmq_store.system_topics import open_state
 from rmq_store.system_topics.delayed_messages import CANCELLED, DELIVERED
 from rmq_store.text.progress import Progress
@@ -176,7 +176,7 @@ def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
             f"consumer stays there. Topics with such: {', '.join(map(printable, report.unserved))}"
         )
     if report.default_delays:
-        yield line_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
+        yield sentence_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
     yield from recovery.lines_of_records_cut()
     if recovery.entries_after_log:
         yield line_of_lost_end(recovery.entries_after_log, report.source_end)
@@ -238,7 +238,7 @@ def _lines_of_salvage(report: SalvageReport, target: str) -> Iterator[str]:
     if report.entries_after_log:
         yield line_of_lost_end(report.entries_after_log, report.log_end)
     if report.default_delays:
-        yield line_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
+        yield sentence_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
     if report.unread is not None:
         yield f"not read: {report.unread}"
 

@@ -39,7 +39,7 @@ from rmq_store.text.times import Time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_store.sql.database import Explained, StoreDatabase
+    from rmq_store.sql.database import ExplainedQuery, StoreDatabase
 
 _FORM = options_as_one(
     MessageForm,
@@ -179,7 +179,7 @@ def _run(
     return printed
 
 
-def _print_explained(found: Explained, form: MessageForm) -> None:
+def _print_explained(found: ExplainedQuery, form: MessageForm) -> None:
     rows = list(_rows_of(found))
     if not form.as_json:
         for number, scan in enumerate(found.scans, 1):
@@ -192,7 +192,7 @@ def _print_explained(found: Explained, form: MessageForm) -> None:
         problem(f"{found.missed} more reads depend on rows, which --explain does not read")
 
 
-def _rows_of(found: Explained) -> Iterator[dict[str, Any]]:
+def _rows_of(found: ExplainedQuery) -> Iterator[dict[str, Any]]:
     for number, scan in enumerate(found.scans, 1):
         about = dict.fromkeys(_EXPLAINED) | {"scan": number, "view": scan.view}
         about |= {"columns": list(scan.columns), "filter": scan.filter}

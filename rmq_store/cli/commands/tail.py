@@ -149,10 +149,10 @@ class _Following:
         return QueueLimits() if wanted else None
 
     def _listed_end(self) -> int:
-        from rmq_store.reading.log_reader import known_whole_end
+        from rmq_store.reading.log_reader import end_of_known_records
 
         with self._opened(None) as store:
-            return known_whole_end(store.view, store.queues())
+            return end_of_known_records(store.view, store.queues())
 
 
 def _interrupt_event() -> threading.Event:

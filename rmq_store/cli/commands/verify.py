@@ -143,7 +143,7 @@ def diff(
         # after a migration: are all messages in the new store?
         rmqstore diff /data/store /data/migrated --messages --topic orders
     """
-    from rmq_store.tables.diff import DIFF, compared_bytes, differences
+    from rmq_store.tables.diff import DIFF, compared_bytes, rows_of_differences
 
     places = StoreArgs(store, broker_conf), StoreArgs(other, other_conf)
     if messages:
@@ -154,7 +154,7 @@ def diff(
             raise click.UsageError(f"{name} is for --messages")
     with places[0].open() as first, places[1].open() as second:
         with Progress("diff", compared_bytes(first, second)) as progress:
-            rows = list(differences(first, second, progress))
+            rows = list(rows_of_differences(first, second, progress))
         start, end = first.log_range()
         queues = counted(len(first.queues()), "queue")
         found = DIFF.of_rows(first.broker_name, rows)
@@ -236,10 +236,10 @@ def report(
         rmqstore report /data/store -o verified.html --verify
     """
     require_extra("report")
-    from rmq_store.report.page import check_target, html_of
+    from rmq_store.report.page import html_of, refuse_report_target
     from rmq_store.report.store_report import store_report
 
-    check_target(output, at.store, overwrite=overwrite, broker_conf=at.broker_conf)
+    refuse_report_target(output, at.store, overwrite=overwrite, broker_conf=at.broker_conf)
     with ExitStack() as stack:
 
         def on_open(opened: StoreReader) -> OnProgress | None:

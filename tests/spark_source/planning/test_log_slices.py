@@ -16,12 +16,12 @@ from rmq_store.search.log_partitions import (
     QUEUES_IN_ALL,
     QUEUES_OF_ONE_SLICE,
     Stretch,
-    cut_log,
-    plan_partitions,
+    cut_stretches,
+    log_slices_of_ranges,
     ranges_to_sample,
     sample_offsets,
 )
-from rmq_store.snapshot.ranges import LogSlice, pieces_of
+from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 from tests.support.running.examples import fast
 
 ORDERS = QueueId("orders", 0)
@@ -37,7 +37,7 @@ def test_samples_are_spread_evenly_and_few() -> None:
 
 
 def test_even_bytes_are_cut_evenly() -> None:
-    assert cut_log([Stretch(0, 1000, 1000)], target_bytes=250) == [
+    assert cut_stretches([Stretch(0, 1000, 1000)], target_bytes=250) == [
         LogSlice(None, 250, 250),
         LogSlice(250, 500, 250),
         LogSlice(500, 750, 250),
@@ -46,33 +46,33 @@ def test_even_bytes_are_cut_evenly() -> None:
 
 
 def test_cuts_are_closer_where_more_is_selected() -> None:
-    slices = cut_log([Stretch(0, 1000, 1000), Stretch(0, 100, 1000)], target_bytes=500)
+    slices = cut_stretches([Stretch(0, 1000, 1000), Stretch(0, 100, 1000)], target_bytes=500)
     assert [piece.stop for piece in slices] == [46, 91, 500, None]
 
 
 def test_a_hole_in_the_selection_makes_no_slice_of_its_own() -> None:
-    slices = cut_log([Stretch(0, 100, 100), Stretch(9_900, 10_000, 100)], target_bytes=100)
+    slices = cut_stretches([Stretch(0, 100, 100), Stretch(9_900, 10_000, 100)], target_bytes=100)
     assert len(slices) == 2
     assert slices[0].stop is not None
     assert 100 <= slices[0].stop <= 9_900
 
 
 def test_little_is_one_slice_unless_more_are_asked_for() -> None:
-    assert cut_log([Stretch(0, 10, 10)], target_bytes=1 << 20) == [LogSlice(None, None, 10)]
-    assert len(cut_log([Stretch(0, 100, 100)], 1 << 20, min_slices=4)) == 4
+    assert cut_stretches([Stretch(0, 10, 10)], target_bytes=1 << 20) == [LogSlice(None, None, 10)]
+    assert len(cut_stretches([Stretch(0, 100, 100)], 1 << 20, min_slices=4)) == 4
 
 
 def test_nothing_selected_makes_no_slice() -> None:
-    assert cut_log([], target_bytes=100) == []
+    assert cut_stretches([], target_bytes=100) == []
 
     def entry_at(queue: QueueId, offset: int) -> Entry:
         raise AssertionError("there is no entry")
 
-    assert plan_partitions([QueueSlice(ORDERS, 4, 4)], entry_at, 100) == []
+    assert log_slices_of_ranges([QueueSlice(ORDERS, 4, 4)], entry_at, 100) == []
 
 
 def test_more_slices_than_positions_are_no_error() -> None:
-    slices = cut_log([Stretch(7, 8, 1000)], target_bytes=1)
+    slices = cut_stretches([Stretch(7, 8, 1000)], target_bytes=1)
     assert [(p.start, p.stop) for p in slices] == [(None, None)]
 
 
@@ -83,7 +83,7 @@ def test_planning_asks_for_few_entries_of_a_long_queue() -> None:
         asked.append(offset)
         return Entry(offset * 1000, 1000)
 
-    slices = plan_partitions([QueueSlice(ORDERS, 0, 10**9)], entry_at, 128 << 20)
+    slices = log_slices_of_ranges([QueueSlice(ORDERS, 0, 10**9)], entry_at, 128 << 20)
     assert len(asked) <= 65  # SAMPLES_PER_QUEUE and the last
     assert len(slices) == -(-(10**12) // (128 << 20))
     widths = [b - a for a, b in pairwise([0, *(p.stop for p in slices[:-1] if p.stop), 10**12])]
@@ -96,8 +96,8 @@ def test_pieces_of_neighbouring_slices_fit_together() -> None:
         return (position + 1) // 2 if queue == ORDERS else position // 2
 
     wanted = [QueueSlice(ORDERS, 0, 50), QueueSlice(PAYMENTS, 10, 50)]
-    first = pieces_of(wanted, LogSlice(None, 40, 0), offset_at_log)
-    second = pieces_of(wanted, LogSlice(40, None, 0), offset_at_log)
+    first = parts_in_log_slice(wanted, LogSlice(None, 40, 0), offset_at_log)
+    second = parts_in_log_slice(wanted, LogSlice(40, None, 0), offset_at_log)
     assert first == [QueueSlice(ORDERS, 0, 20), QueueSlice(PAYMENTS, 10, 20)]
     assert second == [QueueSlice(ORDERS, 20, 50), QueueSlice(PAYMENTS, 20, 50)]
 
@@ -107,7 +107,9 @@ def test_a_queue_that_has_nothing_in_a_slice_is_left_out() -> None:
         return 0 if queue == PAYMENTS else 5
 
     wanted = [QueueSlice(ORDERS, 0, 5), QueueSlice(PAYMENTS, 0, 5)]
-    assert pieces_of(wanted, LogSlice(None, 100, 0), offset_at_log) == [QueueSlice(ORDERS, 0, 5)]
+    assert parts_in_log_slice(wanted, LogSlice(None, 100, 0), offset_at_log) == [
+        QueueSlice(ORDERS, 0, 5)
+    ]
 
 
 positions = st.lists(st.integers(0, 10_000), min_size=1, max_size=60)
@@ -130,8 +132,8 @@ def test_every_entry_is_in_exactly_one_slice(
     wanted = [QueueSlice(queue, 0, len(log)) for queue, log in queues.items()]
     read = [
         (piece.queue, offset)
-        for part in plan_partitions(wanted, entry_at, target)
-        for piece in pieces_of(wanted, part, offset_at_log)
+        for part in log_slices_of_ranges(wanted, entry_at, target)
+        for piece in parts_in_log_slice(wanted, part, offset_at_log)
         for offset in range(piece.start, piece.stop)
     ]
     assert sorted(read) == [(q, o) for q, log in queues.items() for o in range(len(log))]
@@ -151,7 +153,7 @@ def test_of_very_many_queues_some_stand_for_the_others() -> None:
         return Entry(int(total * (offset + phases[number]) / lengths[number]), 1000)
 
     target = 64 << 20
-    slices = plan_partitions(parts, entry_at, target)
+    slices = log_slices_of_ranges(parts, entry_at, target)
     assert len(asked) == QUEUES_IN_ALL
     assert {QueueId("t", 50_000), QueueId("t", 50_001)} <= asked
     assert abs(sum(piece.selected_bytes for piece in slices) - total) < total / 100
@@ -187,7 +189,7 @@ def test_a_log_of_one_slice_needs_few_looks(
         asked.add(queue)
         return Entry(2 * queue.queue_id, 2)
 
-    slices = plan_partitions(parts, entry_at, 1000, least, most, log_bytes=log_bytes)
+    slices = log_slices_of_ranges(parts, entry_at, 1000, least, most, log_bytes=log_bytes)
     assert len(asked) == looked
     assert (slices[0].start, slices[-1].stop) == (None, None)
     assert abs(sum(piece.selected_bytes for piece in slices) - 1000) < 2
@@ -205,7 +207,7 @@ def test_few_cuts_in_a_selection_of_known_size_need_few_looks() -> None:
         return Entry((offset * queues + queue.queue_id) * size, size)
 
     total = queues * each * size
-    slices = plan_partitions(parts, entry_at, total // 2, selected_bytes=total)
+    slices = log_slices_of_ranges(parts, entry_at, total // 2, selected_bytes=total)
     assert looks <= 64 * 2 + queues, "64 samples a slice, and the last entry of each queue"
     (first, second) = slices
     assert (first.start, second.stop) == (None, None)
@@ -226,7 +228,7 @@ def test_a_wave_with_most_bytes_in_one_queue_is_cut_by_them(heavy: int) -> None:
         return Entry(total * offset // lengths[number], sizes[number])
 
     target = 32 << 20
-    slices = plan_partitions(parts, entry_at, target, selected_bytes=total)
+    slices = log_slices_of_ranges(parts, entry_at, target, selected_bytes=total)
     edges = [0, *(piece.stop for piece in slices if piece.stop is not None), total]
     places = [total * offset // 60 for offset in range(60)]
     assert (np.histogram(places, edges)[0] * sizes[heavy]).max() <= 1.5 * target
@@ -239,5 +241,5 @@ def test_readable_entries_count_where_all_that_stand_for_others_are_damaged() ->
     def entry_at(queue: QueueId, offset: int) -> Entry | None:
         return None if queue in damaged else Entry(1000 * queue.queue_id, 1000)
 
-    slices = plan_partitions(parts, entry_at, 1 << 40)
+    slices = log_slices_of_ranges(parts, entry_at, 1 << 40)
     assert [(piece.start, piece.stop) for piece in slices] == [(None, None)]

@@ -25,7 +25,7 @@ from rmq_store.errors import (
 )
 from rmq_store.files.journal import JournalError
 from spark_source.writing import writers
-from spark_source.writing.staging import Part, Staging, StagingError, folder_beside
+from spark_source.writing.staging import StagedPart, Staging, StagingError, folder_beside
 from spark_source.writing.target import StreamBatch
 from spark_source.writing.writers import StoreWrite, commit, is_write_needed
 from tests.support.golden import CLEAN, Golden
@@ -97,10 +97,10 @@ def test_an_empty_folder_becomes_a_store_and_no_rows_a_store_without_messages(
         write_rows(target, 0, 5)
         assert numbers_in(target) == list(range(5))
     empty = StoreWrite("none", options(tmp_path / "empty"))
-    commit(empty, [Part(0), Part(1)])
+    commit(empty, [StagedPart(0), StagedPart(1)])
     assert numbers_in(tmp_path / "empty") == []
     before = (tmp_path / "store" / "checkpoint").stat().st_mtime_ns
-    commit(StoreWrite("none", options(tmp_path / "store")), [Part(0)])
+    commit(StoreWrite("none", options(tmp_path / "store")), [StagedPart(0)])
     assert (tmp_path / "store" / "checkpoint").stat().st_mtime_ns == before
 
 
@@ -364,7 +364,7 @@ def test_links_in_the_place_of_staged_files_are_not_followed(tmp_path: Path) -> 
     with pytest.raises(StagingError):
         commit(write, parts)
     with pytest.raises(UnsafeNameError):
-        list(write.staging.take([Part(0, "../store", 1)]))
+        list(write.staging.take([StagedPart(0, "../store", 1)]))
     with pytest.raises(UnsafeNameError):
         Staging(str(target), "../../other")
 

@@ -19,7 +19,7 @@ from rmq_store.writing.store_writer import StoreWriter
 from spark_source.writing import target as undoing
 from spark_source.writing import writers
 from spark_source.writing.staging import folder_beside
-from spark_source.writing.target import Begun, StreamBatch, WriteJournal
+from spark_source.writing.target import BegunWrite, StreamBatch, WriteJournal
 from spark_source.writing.writers import StoreWrite, commit, is_write_needed
 from tests.support.running.child import in_a_child
 from tests.support.stores import SMALL
@@ -169,7 +169,7 @@ def test_a_store_that_another_process_wrote_into_meanwhile_stays_clean(
     write_rows(target, 0, 20)
     begin = WriteJournal.begin
 
-    def with_other(journal: WriteJournal, begun: Begun) -> Begun:
+    def with_other(journal: WriteJournal, begun: BegunWrite) -> BegunWrite:
         with MessageStore.append_to(target, SMALL) as store:
             store.append_batch(rows(20, 10))
         return begin(journal, begun)
@@ -195,7 +195,7 @@ def test_a_write_that_is_done_does_not_fail_when_the_store_cannot_be_closed(
     with monkeypatch.context() as patch:
         patch.setattr(StoreWriter, "_finish", failing)
         if not settles:
-            patch.setattr(undoing, "recover_locked", failing)
+            patch.setattr(undoing, "recover_under_lock", failing)
         write_rows(target, 20, 10, stream=StreamBatch("q", 0))
     assert (target / "abort").exists() is not settles
     assert numbers_in(target) == list(range(30))

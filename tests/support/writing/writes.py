@@ -13,7 +13,7 @@ import pyarrow as pa
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from spark_source.writing.rows_to_append import staged_batches
-from spark_source.writing.staging import Part, folder_beside
+from spark_source.writing.staging import StagedPart, folder_beside
 from spark_source.writing.target import StreamBatch, WriteOptions
 from spark_source.writing.writers import StoreWrite, commit
 from tests.support.running.child import in_a_child
@@ -32,7 +32,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
     )
 
 
-def staged(write: StoreWrite, tasks: Sequence[pa.RecordBatch]) -> list[Part]:
+def staged(write: StoreWrite, tasks: Sequence[pa.RecordBatch]) -> list[StagedPart]:
     """The rows of each task, staged in batches of 7."""
     return [
         write.staging.write(
@@ -50,7 +50,7 @@ def staged(write: StoreWrite, tasks: Sequence[pa.RecordBatch]) -> list[Part]:
 
 def prepared(
     target: Path, first: int, count: int, *, overwrite: bool = False, query: str | None = None
-) -> tuple[StoreWrite, list[Part]]:
+) -> tuple[StoreWrite, list[StagedPart]]:
     """A write of messages, its rows staged by two tasks."""
     token = uuid.uuid4().hex
     write = StoreWrite(token if query is None else f"{query}-{token}", options(target), overwrite)
