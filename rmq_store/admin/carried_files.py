@@ -251,7 +251,7 @@ class TopicKinds:
                 folder = queue_folder(root, BATCH_CONSUMEQUEUE_DIR, QueueId(topic, number))
                 Path(folder).mkdir(parents=True, exist_ok=True)
 
-    def learn(self, batch_topics: Iterable[str], queues: Iterable[QueueId]) -> bool:
+    def add_batch_topics(self, batch_topics: Iterable[str], queues: Iterable[QueueId]) -> bool:
         """Note the topics of inner batches among the `queues` of a recovery.
 
         Returns whether there is a new one. Its messages without an inner batch belong into batch queues

@@ -221,7 +221,7 @@ def rebuild(
             _count_versions(root)
             _forget(root)  # an unfinished database has no last offsets
             report = recover(progress=progress, queue_database=root / CONSUMEQUEUE_DIR)
-            kinds.learn(report.batch_topics, report.queues)
+            kinds.add_batch_topics(report.batch_topics, report.queues)
         else:
             report = _into_files(root, recover, kinds, progress)
         kinds.declare_batch_topics(root, how, report.queues)
@@ -279,7 +279,7 @@ def _into_files(
     """Write queue files, again if the records show that a topic has batch queues."""
     kinds.make_batch_folders(root)
     report = recover(progress=progress)
-    if kinds.learn(report.batch_topics, report.queues):
+    if kinds.add_batch_topics(report.batch_topics, report.queues):
         _forget(root)
         kinds.make_batch_folders(root)
         report = recover()

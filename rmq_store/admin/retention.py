@@ -118,13 +118,13 @@ def plan_retention(
         trigger = "manual"
     elif time.localtime(now / 1000).tm_hour in rules.hours():
         trigger = "time"
-    elif used > rules.due_above:
+    elif used > rules.due_above_percent:
         trigger = "disk"
     log: list[ExpiredFile] = []
     if keep_from is not None:
         log = list(_before(store, keep_from))
     elif trigger is not None:
-        forced = rules.cleanFileForciblyEnable and used > rules.forced_above
+        forced = rules.cleanFileForciblyEnable and used > rules.forced_above_percent
         trigger = "forced" if forced else trigger
         log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
     if log:
@@ -179,14 +179,14 @@ def why_oldest_file_is_kept(
     if not segments:
         return None
     written = _modified(segments[0])
-    old_enough = rules.old_enough_from(written)
+    old_enough = rules.expires_at(written)
     kept_by: str | None = "fileReservedTime" if old_enough > now else None
     goes_at: int | None = max(now, old_enough)
     if len(segments) == 1:
         kept_by, goes_at = LAST_FILE, None
-    elif rules.cleanFileForciblyEnable and used > rules.forced_above:
+    elif rules.cleanFileForciblyEnable and used > rules.forced_above_percent:
         kept_by, goes_at = None, now
-    elif used <= rules.due_above:
+    elif used <= rules.due_above_percent:
         at = rules.goes_at(written, now)
         if kept_by is None and (at is None or at > now):
             kept_by = "deleteWhen"

@@ -325,7 +325,7 @@ class MovedOffsets:
         inside = np.minimum(new[at] + self._offsets[met] - old[at], new[at + 1])
         self._become[met] = np.where(at < 0, new[0], inside)
 
-    def new_of(self, offset: int, end: int) -> int:
+    def new_offset_for(self, offset: int, end: int) -> int:
         """The new offset for one of the old ones. `end`: the max offset of the new queue."""
         become = int(self._become[np.searchsorted(self._offsets, offset)])
         if become >= 0:
@@ -536,7 +536,7 @@ class _Salvaging:
         table: dict[str, dict[int, int]] = {}
         for group, queue, offset in self._committed:
             end, start = self._writer.max_offset(*queue), self._starts[group, queue]
-            new = self._offsets[queue].new_of(start, end)
+            new = self._offsets[queue].new_offset_for(start, end)
             table.setdefault(f"{queue.topic}@{group}", {})[queue.queue_id] = new
             if start < offset:
                 report.not_acknowledged += state.given[group, queue].messages

@@ -154,7 +154,7 @@ class PageRequest:
         """The address of this page with other words."""
         return address(self.page, **{**self.words, **words})
 
-    def next_rows(self, start: int, count: int) -> list[tuple[str, str]]:
+    def link_to_next_rows(self, start: int, count: int) -> list[tuple[str, str]]:
         """The link to the rows behind the page, of `count` rows from `start` on."""
         return [("Next rows", self.same(start=start + ROWS))] if count > ROWS else []
 

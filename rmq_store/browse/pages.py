@@ -105,7 +105,7 @@ def _rows_page(
     listed = list(islice(rows, start, start + ROWS + 1))
     shown = table.of_rows(question.store.broker_name, listed[:ROWS])
     section = rows_section(table.name, table.about.capitalize(), shown, hidden=_BROKER)
-    return Page(title, [section], form, question.next_rows(start, len(listed)))
+    return Page(title, [section], form, question.link_to_next_rows(start, len(listed)))
 
 
 def groups(question: PageRequest) -> Page:
@@ -251,7 +251,7 @@ def find(question: PageRequest) -> Page:
     word = question.word("key") or question.word("id")
     if word is not None and not len(rows):
         section = replace(section, about=f"No message found{why_not_found(question.store, word)}.")
-    return Page("Find messages", [section], FIND_FORM, question.next_rows(start, len(rows)))
+    return Page("Find messages", [section], FIND_FORM, question.link_to_next_rows(start, len(rows)))
 
 
 def _found(question: PageRequest) -> Iterator[pa.RecordBatch]:

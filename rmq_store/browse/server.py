@@ -96,7 +96,7 @@ class StoreThread:
         self._jobs: dict[str, PageJob] = {}
         self.store, self.opened_ms = open_store(), time.time_ns() // 1_000_000
 
-    def look_again(self) -> None:
+    def show_as_now(self) -> None:
         """Show the store as it is now. Raises as `open_store`, and the state from before stays."""
         before, self.store = self.store, self._open()
         before.close()
@@ -226,7 +226,7 @@ class Dashboard:
 
     def _seen_again(self, store: StoreReader, job: PageJob) -> Response:
         try:
-            self._store_thread.look_again()
+            self._store_thread.show_as_now()
         except StoreError as error:
             return self._shown(self._failed(str(error), _AGAIN))
         return RedirectResponse(".", 303)

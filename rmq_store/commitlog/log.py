@@ -129,14 +129,14 @@ class CommitLog:
         """Whether files of a DLedger log are among its files."""
         return self._entries_from is not None
 
-    def frame_at(self, offset: int) -> int:
+    def frame_size_at(self, offset: int) -> int:
         """Bytes before each record of the file that holds a log offset."""
         framed = self._entries_from is not None and offset >= self._entries_from
         return ENTRY_HEAD_SIZE if framed else 0
 
     def entry_start(self, offset: int) -> int:
         """Where the DLedger entry around a record starts; `offset` itself in a plain log."""
-        frame = self.frame_at(offset)
+        frame = self.frame_size_at(offset)
         segment = self.chain.segment_at(offset) if frame else None
         if segment is None or offset - segment.base < frame:
             return offset
@@ -156,7 +156,7 @@ class CommitLog:
     @property
     def first_record_offset(self) -> int:
         """Where the first record is, in a log that begins with one."""
-        return self.start + self.frame_at(self.start)
+        return self.start + self.frame_size_at(self.start)
 
     def path_at(self, offset: int) -> str:
         """The file that holds `offset`, for messages; the folder if no file does."""
@@ -172,7 +172,7 @@ class CommitLog:
         segment = self.chain.segment_at(offset)
         if segment is None:
             raise self._in_no_file(offset)
-        decoded = self.decoded_at(segment, offset)
+        decoded = self.record_or_gap_at(segment, offset)
         if isinstance(decoded, Record):
             return decoded
         raise CorruptRecordError(
@@ -201,14 +201,14 @@ class CommitLog:
             advice="It expired and was deleted, or was never written",
         )
 
-    def intact_at(self, offset: int) -> Record | None:
+    def intact_record_at(self, offset: int) -> Record | None:
         """The record at `offset`, fully checked; None without one."""
         try:
             return self.record_at(offset)
         except (CorruptRecordError, MissingFileError):
             return None
 
-    def decoded_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
+    def record_or_gap_at(self, segment: SegmentFile, offset: int) -> Record | Gap:
         """What starts at a log offset of a file. Raises CorruptRecordError for any other bytes."""
         with self._from(offset, segment) as window:
             decoded = decode_record(window.bytes.data, 0, offset, segment.path, copied=self.copied)
@@ -227,7 +227,7 @@ class CommitLog:
 
     def entry_at(self, segment: SegmentFile, offset: int) -> DLedgerEntryHead | None:
         """The head of the entry at a log offset of a file; None for a file without entries."""
-        frame = self.frame_at(offset)
+        frame = self.frame_size_at(offset)
         if not frame:
             return None
         stop = min(offset + frame, self.chain.segment_end(segment))
@@ -242,13 +242,13 @@ class CommitLog:
             window.fetch([0], [min(declared, _LARGEST_RECORD)])
         return window
 
-    def listed_again(self) -> CommitLog:
+    def with_files_of_now(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""
         return CommitLog(
             self.chain.folders, file_size=self._file_size, entries=self._entries, copied=self.copied
         )
 
-    def starts_now(self) -> int:
+    def current_start(self) -> int:
         """The log offset of the first file that exists now; everything before it has expired."""
         segments = list_segments(self.chain.folders)
         return self.chain.start_with_empty_files(segments[0]) if segments else 0
@@ -308,7 +308,11 @@ class CommitLog:
         `window`: the one of the file. The bytes of these records are available in it then. With entries,
         these are the starts of entries, all of one term and with consecutive indexes.
         """
-        start, stop, frame = at - segment.base, upto - segment.base, self.frame_at(segment.base)
+        start, stop, frame = (
+            at - segment.base,
+            upto - segment.base,
+            self.frame_size_at(segment.base),
+        )
         fetched = stop + frame + HEAD_SIZE
         window.fetch([start], [fetched])
         run = follow_records(window.bytes, segment.base, start, stop, frame)
@@ -331,7 +335,7 @@ class CommitLog:
 
     def _begins_with_record(self, segment: SegmentFile) -> bool:
         """Whether a file begins with a record, a blank, or an entry that has no record."""
-        frame = self.frame_at(segment.base)
+        frame = self.frame_size_at(segment.base)
         with self._from(segment.base, segment) as window:
             raw = window.bytes[:ENTRY_HEAD_SIZE].tobytes()
             if frame:
@@ -354,7 +358,7 @@ class CommitLog:
             return False
         start = self.next_record(segment, at + 1, end)
         while start is not None:
-            if self.intact_at(start + self.frame_at(start)) is not None:
+            if self.intact_record_at(start + self.frame_size_at(start)) is not None:
                 return True
             start = self.next_record(segment, start + 1, end)
         return False
@@ -364,7 +368,7 @@ class CommitLog:
 
         With entries, where the entry of one does.
         """
-        base, frame = segment.base, self.frame_at(segment.base)
+        base, frame = segment.base, self.frame_size_at(segment.base)
         behind = min(stop + frame, self.chain.segment_end(segment))
 
         def stored_from(position: int) -> int:
@@ -485,7 +489,7 @@ def _other_base(log: CommitLog, file: SegmentFile) -> int | None:
 
     None for copies of records, and for a file with entries.
     """
-    if log.copied or log.frame_at(file.base) or file.size < HEAD_SIZE:
+    if log.copied or log.frame_size_at(file.base) or file.size < HEAD_SIZE:
         return None
     with log.chain.window_of(file) as window:
         window.fetch([0], [HEAD_SIZE])
@@ -545,10 +549,10 @@ class Mark:
         segment = log.chain.segment_at(start)
         if segment is None or not start < stop <= log.chain.segment_end(segment):
             return None
-        return cls.over(start, stop, log.chain.read(start, stop).tobytes())
+        return cls.of_bytes(start, stop, log.chain.read(start, stop).tobytes())
 
     @classmethod
-    def over(cls, start: int, stop: int, raw: bytes) -> Mark:
+    def of_bytes(cls, start: int, stop: int, raw: bytes) -> Mark:
         """The mark of a range with these bytes."""
         return cls(start, stop, hashlib.blake2b(raw, digest_size=8).hexdigest())
 
@@ -621,4 +625,4 @@ def _mark_now(file: SegmentFile, start: int, stop: int) -> Mark | None:
             raw = os.pread(opened.fileno(), max(length, 0), start - file.base)
     except OSError:  # who reads the file reports it
         return None
-    return Mark.over(start, stop, raw) if 0 < length == len(raw) else None
+    return Mark.of_bytes(start, stop, raw) if 0 < length == len(raw) else None

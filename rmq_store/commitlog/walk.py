@@ -94,7 +94,9 @@ def piece_or_gap_start(log: CommitLog, segment: SegmentFile, at: int) -> SoundRu
 def _decoded_at(log: CommitLog, segment: SegmentFile, at: int) -> Record | Gap | CorruptRecordError:
     head = log.entry_at(segment, at)
     try:
-        return log.decoded_at(segment, at) if head is None else _in_entry(log, segment, at, head)
+        return (
+            log.record_or_gap_at(segment, at) if head is None else _in_entry(log, segment, at, head)
+        )
     except CorruptRecordError as error:
         return error
 
@@ -113,7 +115,7 @@ def _in_entry(
     content: Record | Gap | CorruptRecordError = Gap.UNWRITTEN
     if room > ENTRY_HEAD_SIZE:
         try:
-            content = log.decoded_at(segment, at + ENTRY_HEAD_SIZE)
+            content = log.record_or_gap_at(segment, at + ENTRY_HEAD_SIZE)
         except CorruptRecordError as error:
             content = error
     if isinstance(content, Record) and (
@@ -142,7 +144,7 @@ def _piece_of(
     """The piece of which the decoder found the start."""
     end = log.chain.segment_end(segment)
     if isinstance(content, Record):
-        frame = log.frame_at(at)
+        frame = log.frame_size_at(at)
         place = np.array([at + frame - segment.base], dtype=np.int64)
         with log.chain.window_of(segment) as window:
             headers = Headers(window.bytes, place, segment.base)
@@ -243,7 +245,7 @@ def current_end(log: CommitLog, end: int) -> int:
     """Where the log ends now, if a broker has written on since it ended at `end`."""
     if not log.chain.cost.grows:
         return end
-    now = log.listed_again()
+    now = log.with_files_of_now()
     try:
         return max(end, last_record_and_end(now, end)[1])
     finally:
@@ -309,7 +311,7 @@ def _pieces(
                 parts: Iterable[_Piece]
                 if not len(run.at):
                     parts = (piece_at(log, segment, at),)
-                elif log.frame_at(at) and order.is_left_over(window, segment.base, run):
+                elif log.frame_size_at(at) and order.is_left_over(window, segment.base, run):
                     parts = (
                         RecordOrGap(at, segment.base + run.stop, gap=Gap.STALE, reason=_LEFT_OVER),
                     )
@@ -332,7 +334,7 @@ def _parts_of(
     piece_at: _PieceAt,
 ) -> Iterator[_Piece]:
     """A run in pieces, up to its end or to a gap that ends at another place than the record there."""
-    frame = log.frame_at(segment.base)
+    frame = log.frame_size_at(segment.base)
     ends = np.append(run.at[1:] - frame, run.stop) + segment.base
     for first in range(0, len(run.at), _ROWS):
         rows = slice(first, first + _ROWS)
@@ -430,7 +432,7 @@ def next_record_or_gap(
             return at, None
     around: int | None = None
     # The record at an offset begins before it, with its frame.
-    for piece in walk(log, at, offset - log.frame_at(at), check_crc=check_crc):
+    for piece in walk(log, at, offset - log.frame_size_at(at), check_crc=check_crc):
         at, around = piece.stop, piece.last if isinstance(piece, SoundRun) else None
         if isinstance(piece, RecordOrGap) and piece.gap is Gap.DAMAGED:
             _note_damage(log, piece.start, piece.stop)
@@ -483,7 +485,7 @@ def error_of_unreadable_record(
     reason: str | None = None
     if not first <= offset < behind:
         _, around = next_record_or_gap(log, segment, offset)
-        if around is not None and log.intact_at(around) is not None:
+        if around is not None and log.intact_record_at(around) is not None:
             return None
         piece = piece_at(log, segment, log.entry_start(offset))
         if isinstance(piece, SoundRun) or piece.gap is Gap.FILLER:

@@ -298,16 +298,16 @@ class RetentionPolicy:
         return policy
 
     @property
-    def due_above(self) -> int:
+    def due_above_percent(self) -> int:
         """diskMaxUsedSpaceRatio within the broker's limits (MessageStoreConfig)."""
         return min(max(self.diskMaxUsedSpaceRatio, 10), 95)
 
     @property
-    def forced_above(self) -> int:
+    def forced_above_percent(self) -> int:
         """diskSpaceCleanForciblyRatio within the broker's limits (CleanCommitLogService)."""
         return min(max(self.diskSpaceCleanForciblyRatio, 30), 85)
 
-    def old_enough_from(self, written: int) -> int:
+    def expires_at(self, written: int) -> int:
         """From when on a file that was last `written` then may be deleted for its age; both in ms."""
         return written + self.fileReservedTime * _HOUR_MS
 
@@ -315,7 +315,7 @@ class RetentionPolicy:
         """When a file that was last `written` then is deleted for its age, all in ms: in an hour of
         deleteWhen, not before the quarter of an hour that `now` is in, so that looks in it say the same;
         None without hours."""
-        hours, at = self.hours(), max(now - now % _QUARTER_MS, self.old_enough_from(written))
+        hours, at = self.hours(), max(now - now % _QUARTER_MS, self.expires_at(written))
         # A change of the clock may skip an hour for a day.
         last = at + 2 * (_MOST_HOURS + 1) * _HOUR_MS
         while at < last:

@@ -494,7 +494,7 @@ class TieredQueues:
             "read: rmqstore reads those on the broker's disk"
         )
 
-    def with_older(self, begins: Mapping[QueueId, int]) -> list[QueueId]:
+    def queues_with_older(self, begins: Mapping[QueueId, int]) -> list[QueueId]:
         """The queues with messages there that are older than the first one here, sorted.
 
         `begins`: queue -> the first queue offset here; the end of a queue without messages.

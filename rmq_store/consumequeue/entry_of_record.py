@@ -321,7 +321,7 @@ class QueuesBegun:
         """Those of them with an earlier record, whose topic may have been deleted and created again."""
         self._seen: set[QueueId] = set()
 
-    def look_at(self, headers: Headers) -> None:
+    def add_headers(self, headers: Headers) -> None:
         """Look at the next records of the log."""
         headers = headers.take(enters_queue(headers.sys_flag))
         names, codes = numbered_topics(headers)
@@ -369,7 +369,7 @@ class LastLivesOfQueues:
                 self.begin[queue] = int(found.log_offset[rows[row]])
                 self.earlier[queue] = int(found.count[rows[:row]].sum())
 
-    def without_earlier(self, requests: DispatchRequests) -> DispatchRequests:
+    def entries_of_last_lives(self, requests: DispatchRequests) -> DispatchRequests:
         """The entries that are not of an earlier life."""
         if not self.begin:
             return requests

@@ -250,7 +250,7 @@ class _DatabaseQueue(QueueFiles):
         )
         self.first_unit, self._stop = known
 
-    def find_stop(self) -> int:
+    def find_end_unit(self) -> int:
         """The queue offset, or entry, after the last one."""
         return self._stop
 

@@ -149,7 +149,7 @@ class QueueFiles:
         if not can_descend or self._is_in_order(start, stop):
             return stored
         if self._mended is None:
-            self._mended = _mended(self._entries(self.first_unit, self.find_stop()))
+            self._mended = _mended(self._entries(self.first_unit, self.find_end_unit()))
         mended = self._mended.take(slice(start - self.first_unit, stop - self.first_unit))
         return mended if len(mended) == len(stored) else stored
 
@@ -160,7 +160,7 @@ class QueueFiles:
         """
         if stop <= self._in_order_to:
             return True
-        end = self.find_stop()
+        end = self.find_end_unit()
         whole = end - self.first_unit <= min(_UNITS_COMPARED, self._spare)
         first, last = (self.first_unit, max(end, stop)) if whole else (start, stop)
         around = self._entries(max(self.first_unit, first - 1), last + 1)
@@ -170,7 +170,7 @@ class QueueFiles:
             self._in_order_to = end
         return is_ordered
 
-    def entries_of_few(self, start: int, stop: int) -> Entries | None:
+    def entries_if_cheap(self, start: int, stop: int) -> Entries | None:
         """One entry for each unit, where reading all costs less than a search among them; else None."""
         if stop - start > min(_READ_WHOLE, self._spare):
             return None
@@ -249,12 +249,12 @@ class QueueFiles:
         stop = segments[-1].base // width + skipped + behind
         known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
         if len(known):
-            self.note_few_units(self.first_unit, stop, known.view(np.uint8))
+            self.keep_few_units(self.first_unit, stop, known.view(np.uint8))
         else:
             known = self.chain.read(front, front + width).view(self.dtype)
         return EndEntries(_place_of(known[0]), _place_of(last), stop)
 
-    def note_few_units(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
+    def keep_few_units(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
         """Note that a queue has few units with messages, which are then read once, and kept; later ones may
         follow. `raw`: their bytes, if they were just read.
         """
@@ -282,7 +282,7 @@ class QueueFiles:
             self._short = range(0)
         return self._kept
 
-    def find_stop(self) -> int:
+    def find_end_unit(self) -> int:
         """The unit after the last written one, as far as visible: its size is above 0.
 
         Zeros at the start of a file that holds later entries (a lost write) do not end the queue.

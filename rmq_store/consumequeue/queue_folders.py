@@ -70,7 +70,7 @@ class QueueFolders:
         Raises UnsupportedStoreError or CorruptQueueError if the queues are in a database alone, and
         that cannot be read.
         """
-        queues = self.listed_in_files()
+        queues = self.queues_in_folders()
         if self._database is None:
             return queues
         listed = {queue: queue.topic in self._batch_topics for queue in self._database.ranges}
@@ -89,7 +89,7 @@ class QueueFolders:
         """
         return topics_or_problem(self.root)
 
-    def listed_in_files(self) -> dict[QueueId, bool]:
+    def queues_in_folders(self) -> dict[QueueId, bool]:
         """Every queue that has a folder -> whether it is a BatchConsumeQueue. Sorted."""
         queues: dict[QueueId, bool] = {}
         for name, batch in ((CONSUMEQUEUE_DIR, False), (BATCH_CONSUMEQUEUE_DIR, True)):
@@ -177,7 +177,7 @@ class QueueFolders:
 
     def stops(self) -> dict[QueueId, int]:
         """The unit after the last one of each queue."""
-        return {queue: files.find_stop() for queue, files in self.every()}
+        return {queue: files.find_end_unit() for queue, files in self.every()}
 
     def release(self) -> None:
         """Close the files of a local store; the next read opens them again."""
@@ -195,7 +195,7 @@ class QueueFolders:
 def _range_of(files: QueueFiles) -> QueueRange:
     """The queue offsets from the first entry of the files, after filler and holes, to the last."""
     ends = files.ends()
-    stop = files.find_stop() if ends is None else ends.stop
+    stop = files.find_end_unit() if ends is None else ends.stop
     first = files.first_unit
     if ends is None or not is_at_or_after(*ends.first, 0):
         upto = min(stop, first + files.units_per_file)
@@ -262,7 +262,7 @@ def entries_into_ranges(
     counts: Counter[QueueId] = Counter()
     for queue, batch in folders.listed().items() if ranges else ():
         files = folders.files(queue, batch=batch)
-        first, stop = files.first_unit, files.find_stop()
+        first, stop = files.first_unit, files.find_end_unit()
         for begin, end in ranges:
             low, high = files.stop_before_log(begin, stop), files.find_unit_at_log(end, first, stop)
             counts[queue] += max(0, high - low)
@@ -296,7 +296,7 @@ class EntriesAfterCopiedLog:
 
     def __init__(self, root: Path, config: StoreConfig, log: CommitLog) -> None:
         self._folders = QueueFolders(root, config, log)
-        self._log = log.listed_again()
+        self._log = log.with_files_of_now()
         try:
             self._stops = self._folders.stops()
         except StoreError as error:

@@ -171,7 +171,7 @@ class Sources:
     def _drop_oldest(self) -> None:
         _, oldest = self._kept.popitem(last=False)
         if isinstance(oldest, RemoteFile):
-            oldest.count_as_released()
+            oldest.forget_held_bytes()
 
     def check_reads(self) -> None:
         """Raise DataLossError if a file was cut while its bytes were read.

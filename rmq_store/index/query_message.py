@@ -149,7 +149,7 @@ class KeyIndex:
                 fetch(self._sources, segments, first, behind)
             yield segment
 
-    def beyond_log(self, file: IndexFile) -> str | None:
+    def why_beyond_log(self, file: IndexFile) -> str | None:
         """What shows that a file was made for a longer log than there is; None if nothing does."""
         last, end = file.header.end_log_offset, self._log_end
         if not file.header.items or last < end or current_end(self._log, end) != end:
@@ -320,7 +320,7 @@ class KeyIndex:
             if isinstance(piece, SoundRun):
                 yield _keys_of(piece.headers)
             elif piece.gap in _DAMAGE:
-                at = piece.start + self._log.frame_at(piece.start)
+                at = piece.start + self._log.frame_size_at(piece.start)
                 try:
                     self._log.record_at(at)
                 except (CorruptRecordError, MissingFileError) as error:

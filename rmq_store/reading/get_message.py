@@ -164,11 +164,13 @@ class MessageGetter:
         state = self._queues.get(queue)
         if state is None:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        low, high = self._view.broker_min(queue, state), state.max_offset
+        low, high = self._view.broker_min_offset(queue, state), state.max_offset
         answer = answer_outside_range(offset, low, high, overflow_to_min=overflow_to_min)
         if answer is not None:
             return answer
-        entries = self._view.with_ext(queue, self._view.to_file_end(queue, state, offset, high))
+        entries = self._view.with_ext_tags(
+            queue, self._view.entries_to_file_end(queue, state, offset, high)
+        )
         unit_size = self._view.files(queue).dtype.itemsize
         most_bytes = max(_MAX_FILTER_BYTES, max_messages * unit_size)
         near = entries.take((entries.offset - offset) * unit_size < most_bytes)

@@ -43,7 +43,9 @@ class EntryMessages:
 
     def any_message_at(self, queue: QueueId, entries: Entries, row: int) -> Message | None:
         """What the broker would return for an entry, if it is a record."""
-        record = self._log().intact_at(broker_position(self._log(), int(entries.log_offset[row])))
+        record = self._log().intact_record_at(
+            broker_position(self._log(), int(entries.log_offset[row]))
+        )
         if record is None:
             return None
         return self.of_record(record, queue, int(entries.offset[row]), int(entries.tags_code[row]))
@@ -156,7 +158,7 @@ class MessageLookup(EntryMessages):
 
         None if no intact record starts there, or if several queues list it.
         """
-        record = self._log().intact_at(commit_log_offset)
+        record = self._log().intact_record_at(commit_log_offset)
         if record is None or Property.INNER_MULTI_DISPATCH in decode_properties(record.properties):
             return None
         queue = QueueId(decode_utf8(record.topic), record.queue_id)
@@ -292,7 +294,7 @@ class MessageLookup(EntryMessages):
                 continue
             record: Record | StoreError | None
             if on_damage is None:
-                record = self._log().intact_at(offset)
+                record = self._log().intact_record_at(offset)
             else:
                 record = record_or_damage(self._log(), self._view.log_end, offset)
                 if isinstance(record, StoreError):

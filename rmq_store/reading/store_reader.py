@@ -339,7 +339,7 @@ class StoreReader:
         """
         queue = QueueId(topic, queue_id)
         state = self.view.state(queue)
-        return self.view.broker_min(queue, state) if as_broker else state.min_offset
+        return self.view.broker_min_offset(queue, state) if as_broker else state.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset after the last message. Raises UnknownQueueError."""

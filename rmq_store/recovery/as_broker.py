@@ -179,7 +179,7 @@ class BrokerQueue:
             filled = count * self.dtype.itemsize
             if filled < self.size:
                 break
-        self.remove_from(number + 1)
+        self.remove_files_from(number + 1)
         self.position = filled
 
     def truncate(self, log_end: int) -> None:
@@ -191,7 +191,7 @@ class BrokerQueue:
         while self.files:
             units = self._units(len(self.files) - 1)
             if not len(units) or int(units[0]["log_offset"]) >= log_end:
-                self.remove_from(len(self.files) - 1)
+                self.remove_files_from(len(self.files) - 1)
                 self.position = self.size
                 continue
             stops = ~self._sound(units) | (units["log_offset"] >= log_end)
@@ -202,7 +202,7 @@ class BrokerQueue:
             self.max_physic_offset = self._reached(units[count - 1])
             break
 
-    def remove_from(self, number: int) -> None:
+    def remove_files_from(self, number: int) -> None:
         """Delete the files from a number on; all where the log has none."""
         for _, path in self.files[number:]:
             self._changes.remove(path, self.size)
@@ -265,7 +265,7 @@ class BrokerQueue:
 
     # --- values that a broker reports ---------------------------------------------------------------------
 
-    def correct_min(self, log_start: int) -> None:
+    def correct_min_offset(self, log_start: int) -> None:
         """Find the first unit whose record exists (ConsumeQueue#correctMinOffset)."""
         if self.min_logic_offset >= self.end_position or not self.files:
             return
@@ -359,7 +359,7 @@ class BrokerBatchQueue(BrokerQueue):
         self._max = int(requests.offset[rows[-1]] + requests.count[rows[-1]])
         return len(rows), rows[:0]
 
-    def correct_min(self, log_start: int) -> None:
+    def correct_min_offset(self, log_start: int) -> None:
         """Find the first unit of the first file whose record exists."""
         if not self.files:
             self._max = 0
@@ -422,17 +422,17 @@ class BrokerRecovery:
             end = 0
             self.changes.release()
             for broker_queue in self.queues.values():
-                broker_queue.remove_from(0)
+                broker_queue.remove_files_from(0)
         report = self.report
         report.log_start, report.log_end = self.files[0][0] if self.files else 0, end
         for queue, broker_queue in sorted(self.queues.items()):
-            broker_queue.correct_min(report.log_start)
+            broker_queue.correct_min_offset(report.log_start)
             report.queues[queue] = (broker_queue.min_offset, broker_queue.max_offset)
             left = broker_queue.count_stale_units(end)
             if left:
                 report.entries_left[queue] = left
         self.log.chain.close()
-        report.files, report.seconds = self.changes.net, time.monotonic() - begun
+        report.files, report.seconds = self.changes.net_changes, time.monotonic() - begun
         return report
 
     def _queue(self, queue: QueueId, batch: bool) -> BrokerQueue:

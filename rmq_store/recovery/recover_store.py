@@ -156,7 +156,7 @@ def recover_under_lock(
         ).run()
     finally:
         changes.close()
-    report.files = changes.net
+    report.files = changes.net_changes
     report.seconds = time.monotonic() - begun
     return report
 
@@ -231,7 +231,7 @@ def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     for refused in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
         yield _of_chain(LOG_FILE, refused)
     queues, batch = QueueFolders(path, config), _batch_topics(path)
-    for queue, is_batch in queues.listed_in_files().items():
+    for queue, is_batch in queues.queues_in_folders().items():
         yield from _queue_files(queues, queue, is_batch)
         if is_batch != (queue.topic in batch):
             declared, there = ("plain", "batch") if is_batch else ("batch", "plain")

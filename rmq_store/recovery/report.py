@@ -274,7 +274,7 @@ class ChangeList(OpenFiles):
         self._gone: set[Path] = set()
 
     @property
-    def net(self) -> list[Change]:
+    def net_changes(self) -> list[Change]:
         """The changes of each file, without those before its removal."""
         last = {
             change.path: number

@@ -47,7 +47,7 @@ def start_after_checkpoint(log: CommitLog, checkpoint: Checkpoint) -> int:
     until = min(times) - TIMESTAMP_SLACK_MS
     dispatched = checkpoint.logics_physical_offset
     for segment in reversed(log.chain.segments):
-        record = log.intact_at(segment.base)
+        record = log.intact_record_at(segment.base)
         if record is None or not 0 < record.store_timestamp <= until:
             continue
         if dispatched <= 0 or segment.base <= dispatched:
@@ -89,11 +89,11 @@ class LogWalk:
         """The walk over the same records, or from another start, that has nothing to find."""
         return LogWalk(self.log, start, stop=self.end, damage=self.damage, last_base=self.last_base)
 
-    def to_the_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
+    def walk_to_end(self, progress: Callable[[int], None] | None = None) -> LogWalk:
         """Walk, and find the queues that begin in it. `progress`: callback that receives byte counts of
         records."""
         for headers in self.pieces():
-            self.begun.look_at(headers)
+            self.begun.add_headers(headers)
             if progress is not None:
                 progress(int(headers.total.sum()))
         return self
@@ -252,7 +252,7 @@ class IndexRecovery:
             return None
         return header if header.items and header.end_log_offset < self._log_end else None
 
-    def remove_doubtful(self, changes: ChangeList) -> None:
+    def remove_doubtful_files(self, changes: ChangeList) -> None:
         """Delete the files that may be torn, and those that a crash left without a header."""
         for file in self.doubtful + list_index_files(self._root / INDEX_DIR, too_short=True):
             changes.remove(file.path, file.size)

@@ -85,7 +85,7 @@ class QueueRecovery:
         folder = queue_folder(self._folders.root, CONSUMEQUEUE_EXT_DIR, queue)
         ext = QueueExt(folder) if Path(folder).is_dir() else None
         files = self._folders.files(queue, batch=batch)
-        stop, first = files.find_stop(), files.first_unit
+        stop, first = files.find_end_unit(), files.first_unit
         at = files.find_unit_at_log(self._start, first, stop)
         at = min(at, _first_hole(files, at), _first_missing_file(files, stop))
         if at > first:
@@ -137,7 +137,7 @@ class QueueRecovery:
                 for change in cut(segment.path, end - segment.base):
                     self._changes.add(change)
 
-    def ends_before(self) -> dict[QueueId, int]:
+    def offsets_before_scan(self) -> dict[QueueId, int]:
         """The queue offset after the entries before the scan, of each queue that has some."""
         states = self._queues.items()
         return {queue: state.end for queue, state in states if state.at > state.files.first_unit}
@@ -405,7 +405,7 @@ class DatabaseQueues:
         self._log_end = walk.stop or 0
         self._writer = QueueDatabaseWriter(folder, self._note)
 
-    def ends_before(self) -> dict[QueueId, int]:
+    def offsets_before_scan(self) -> dict[QueueId, int]:
         """No queue has entries before the scan."""
         return {}
 

@@ -91,7 +91,7 @@ def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapsho
     _refuse_tail(log, snapshot.log_end)
     for queue, state in snapshot.queues.items():
         files = folders.files(queue, batch=state.batch)
-        if state.tail is not None or files.find_stop() > state.file_stop:
+        if state.tail is not None or files.find_end_unit() > state.file_stop:
             raise _unclean(
                 folders.root,
                 reason=f"queue {queue.name} and the log do not end together",
@@ -229,7 +229,7 @@ class StrictRecovery:
             return
         for queue, batch in self._folders.listed().items():
             files = self._folders.files(queue, batch=batch)
-            if files.find_stop() > files.first_unit:
+            if files.find_end_unit() > files.first_unit:
                 raise UnrecoverableStoreError(
                     log.chain.folders[0],
                     reason=f"the log has no file, and queue {queue.name} lists messages",
@@ -331,11 +331,11 @@ class StrictRecovery:
             before = log.chain.segment_at(max(log.start, until - 1))
             start = min(start, log.start if before is None else before.base)
         flushed = max(self.checkpoint.physic_msg_timestamp, self.flushed_until)
-        walk = LogWalk(log, start, flushed, self.keeps_intact).to_the_end(self.progress)
+        walk = LogWalk(log, start, flushed, self.keeps_intact).walk_to_end(self.progress)
         if until is None or walk.end == until:
             return walk
         damage = [damaged for damaged in walk.damage if damaged[1] <= until]
-        shorter = LogWalk(log, start, stop=until, damage=damage).to_the_end()
+        shorter = LogWalk(log, start, stop=until, damage=damage).walk_to_end()
         if shorter.end != until:
             raise InvalidArgumentError(
                 self.root,
@@ -353,14 +353,14 @@ class StrictRecovery:
         if begin > log.start:  # queues may need earlier records, which only the last one decides
             self.changes.hold()
         self._cut_log(log, first.end)
-        index.remove_doubtful(self.changes)
+        index.remove_doubtful_files(self.changes)
         queues: _Queues
         if self.queue_database is None:
             queues = QueueRecovery(self._folders, self.config, walk, self.changes)
         else:
             queues = DatabaseQueues(self.queue_database, walk)
         dispatched = self._dispatched(first.again(first.start))
-        lives = LastLivesOfQueues(first.begun, queues.ends_before(), dispatched)
+        lives = LastLivesOfQueues(first.begun, queues.offsets_before_scan(), dispatched)
         queues.cut_earlier_lives(lives)
         self.report.earlier_lives = lives.earlier
         indexer: IndexWriter | None = None
@@ -407,7 +407,7 @@ class StrictRecovery:
         batch, report, unmarked = self._batch_topics(), self.report, 0
         for headers in walk.pieces():
             records = DecodedRecords.of(headers)
-            requests = lives.without_earlier(entries_to_write(records, self.config, batch))
+            requests = lives.entries_of_last_lives(entries_to_write(records, self.config, batch))
             report.batch_topics |= requests.batch_topics()
             queues.take(requests, walk.end)
             if indexer is not None:

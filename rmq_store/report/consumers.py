@@ -181,7 +181,7 @@ def retention(inquiry: Inquiry) -> Section:
     if len(segments) < 2:
         about = f"Nothing is due, and the broker never deletes its last log file. {said}."
         return replace(section, about=about)
-    due = rules.old_enough_from(os.stat(segments[0].path).st_mtime_ns // 1_000_000)
+    due = rules.expires_at(os.stat(segments[0].path).st_mtime_ns // 1_000_000)
     plan = plan_retention(store, rules, manual=True, now_ms=due + 1, disk_used_percent=0)
     when = f"in the first hour of deleteWhen after {shown_time(due)}, or when the disk is too full"
     about = f"Nothing is due now. {_retention_text(plan, when, said)}"

@@ -142,7 +142,7 @@ def _index_beyond(store: StoreReader) -> Iterator[Finding]:
         return
     severity = Severity.NOTE if not was_closed(store.path) else Severity.WARNING
     for file in index.files:
-        beyond = index.beyond_log(file)
+        beyond = index.why_beyond_log(file)
         if beyond is not None:
             yield Finding(
                 severity,

@@ -266,7 +266,7 @@ def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: 
         most = scan.options.max_records_per_partition or HITS_PER_SHARE
         starts = range(0, len(plan.hits), most)
         shares = [Share(number, ranges=plan.hits[start : start + most]) for start in starts]
-        rest = plan.beside_hits(view.offset_at_log)
+        rest = plan.ranges_beside_hits(view.offset_at_log)
         if rest:
             shares += _shares_of_ranges(number, scan, store, columns, rest, 1)
         return shares
@@ -399,7 +399,7 @@ class DamageHandler(DamageTaker):
             return not files.batch and entry.queue_offset < files.first_unit
         if not isinstance(error, MissingFileError):
             return False
-        return error.offset is not None and error.offset < self._store.log.starts_now()
+        return error.offset is not None and error.offset < self._store.log.current_start()
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """See `waiting_rows`."""

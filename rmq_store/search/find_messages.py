@@ -64,7 +64,7 @@ class KeyPlan:
     unindexed: tuple[QueueSlice, ...]
     unlisted: Mapping[int, str]
 
-    def beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
+    def ranges_beside_hits(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """The ranges to scan: those in gaps of the index, and those of queues that are not in the index."""
         gaps = (LogSlice(low, high, high - low) for low, high in self.gaps)
         in_gaps = (
@@ -74,7 +74,7 @@ class KeyPlan:
 
     def ranges(self, offset_at_log: Callable[[QueueId, int], int]) -> list[QueueSlice]:
         """All places to search."""
-        return joined_ranges((*self.hits, *self.beside_hits(offset_at_log)))
+        return joined_ranges((*self.hits, *self.ranges_beside_hits(offset_at_log)))
 
 
 def plan_keys(

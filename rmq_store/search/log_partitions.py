@@ -406,7 +406,7 @@ def _time_from(store: StoreReader, at: int, end: int) -> int | None:
             break
         stop = min(end, log.chain.segment_end(segment))
         start = log.next_record(segment, max(at, segment.base), stop)
-        time = None if start is None else log.store_time_at(start + log.frame_at(start))
+        time = None if start is None else log.store_time_at(start + log.frame_size_at(start))
         if time is not None:
             return time
     return None

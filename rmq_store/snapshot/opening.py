@@ -188,7 +188,7 @@ class Opening:
         }
         if not stops:
             return {}
-        log = self.log.listed_again()  # a broker may have begun a file since
+        log = self.log.with_files_of_now()  # a broker may have begun a file since
         try:
             return self.view.count_entries_after_log(log, stops)
         finally:
@@ -305,7 +305,7 @@ class Opening:
         if tiered is None:
             return
         begins = {queue: state.min_offset for queue, state in self.snapshot.queues.items()}
-        older = tiered.with_older(begins)
+        older = tiered.queues_with_older(begins)
         if older or tiered.first is None:
             some = ", ".join(queue.name for queue in older[:_NAMED])
             some += ", ..." if len(older) > _NAMED else ""
@@ -435,7 +435,7 @@ def queue_file_sizes(folders: QueueFolders, most: int | None = None) -> StoreCon
     Queues with several files show the size by their names, so they decide if there are any.
     """
     votes: dict[bool, Counter[tuple[bool, int]]] = {False: Counter(), True: Counter()}
-    for queue, batch in folders.listed_in_files().items():
+    for queue, batch in folders.queues_in_folders().items():
         if most is None or votes[batch].total() < most:
             chain = folders.files_in_folder(queue, batch=batch).chain
             if chain.segments:

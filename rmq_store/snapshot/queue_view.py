@@ -256,7 +256,7 @@ class QueueView:
 
     def folders(self) -> dict[QueueId, bool]:
         """Every queue that has a folder now -> whether it is a BatchConsumeQueue."""
-        return self._folders.listed_in_files()
+        return self._folders.queues_in_folders()
 
     def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of queue offsets [start, stop): from its files, and of undispatched records.
@@ -270,7 +270,7 @@ class QueueView:
             listed = self._batch_entries(queue, state, start, stop)
         elif first < last:
             files = self._folders.files(queue)
-            files.note_few_units(state.file_start, state.file_stop)
+            files.keep_few_units(state.file_start, state.file_stop)
             listed = files.entries(first, last)
         else:
             listed = Entries.none()
@@ -300,12 +300,12 @@ class QueueView:
 
     def entries_with_ext(self, queue: QueueId, start: int, stop: int) -> Entries:
         """As `entries`, with addresses replaced by the tagsCode in the queue's extension."""
-        return self.with_ext(queue, self.entries(queue, start, stop))
+        return self.with_ext_tags(queue, self.entries(queue, start, stop))
 
     def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         files = self._folders.files(queue, batch=True)
         low, high = state.file_start, state.file_stop
-        known = files.entries_of_few(low, high)
+        known = files.entries_if_cheap(low, high)
 
         def behind(unit: int, offset: int) -> bool:
             if known is not None:
@@ -362,9 +362,9 @@ class QueueView:
         entries = self.entries(queue, start, stop)
         if len(entries) and int(entries.offset[0]) < start:
             entries = entries.take(entries.offset >= start)
-        return self.with_ext(queue, entries)
+        return self.with_ext_tags(queue, entries)
 
-    def with_ext(self, queue: QueueId, entries: Entries) -> Entries:
+    def with_ext_tags(self, queue: QueueId, entries: Entries) -> Entries:
         """The entries with addresses replaced by the tagsCode in the queue's extension."""
         if not len(entries) or entries.tags_code.min() > EXT_MAX_ADDRESS:
             return entries  # without a look for the folder, of which there may be many thousands
@@ -376,7 +376,7 @@ class QueueView:
             ext = self._exts[queue] = QueueExt(folder)
         return replace(entries, tags_code=ext.tags_codes(entries.tags_code))
 
-    def broker_min(self, queue: QueueId, state: QueueState) -> int:
+    def broker_min_offset(self, queue: QueueId, state: QueueState) -> int:
         """minLogicOffset after a broker start (ConsumeQueue#correctMinOffset): checks only the
         first file.
         """
@@ -394,7 +394,9 @@ class QueueView:
         )
         return found if found < in_file else 0
 
-    def to_file_end(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
+    def entries_to_file_end(
+        self, queue: QueueId, state: QueueState, start: int, stop: int
+    ) -> Entries:
         """Entries from `start` to the end of the queue file that holds it."""
         files = self.files(queue)
         per_file = files.units_per_file or stop
@@ -432,7 +434,7 @@ class QueueView:
         state = self.state(queue)
         if state.batch:
             return self._batch_by_time(queue, state, timestamp, boundary)
-        low = self.broker_min(queue, state) if boundary == "UPPER" else state.min_offset
+        low = self.broker_min_offset(queue, state) if boundary == "UPPER" else state.min_offset
         store_time = partial(self.store_time, queue)
         return offset_by_time(low, state.max_offset, timestamp, boundary, store_time)
 

@@ -74,19 +74,19 @@ class ListedQueue:
     last_log_offset: int = -1
     after_log: int = 0  # units after `stop` that were left out, as in QueueState
 
-    def note_last(self, where: int, size: int) -> None:
+    def set_last_entry(self, where: int, size: int) -> None:
         """Note where the record of the last entry lies; filler has none."""
         if size != FILLER_SIZE:
             self.log_stop, self.last_log_offset = where + size, where
 
-    def cut_to_log(self, log_end: int) -> None:
+    def cut_at_log_end(self, log_end: int) -> None:
         """Leave out the units that lead after the end of the log."""
         if self.log_stop > log_end:
             every, self.log_stop, self.last_log_offset = self.stop, -1, -1
             self.stop = self.files.stop_before_log(log_end, every)
             self.after_log = every - self.stop
             if self.stop > self.first:
-                self.note_last(*self.files.unit(self.stop - 1))
+                self.set_last_entry(*self.files.unit(self.stop - 1))
 
     def end_offset(self) -> int:
         """The queue offset after the last unit."""

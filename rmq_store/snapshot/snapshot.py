@@ -114,7 +114,7 @@ def take_snapshot(
     lost_file = any(stop > end.stop for _, stop in log.chain.holes)
     if not (past_damage and (closed or lost_file)):
         for queue in listed.values():
-            queue.cut_to_log(end.stop)
+            queue.cut_at_log_end(end.stop)
     back_from = None if closed else end.dispatched
     tails, misplaced = find_undispatched(log, folders, listed, end.dispatched, end.stop, back_from)
     states = {name: _state(queue, tails.pop(name, None)) for name, queue in listed.items()}
@@ -164,12 +164,12 @@ def _look_at(files: QueueFiles, log_start: int) -> ListedQueue:
     seen, first = files.ends(), files.first_unit
     if seen is not None and is_at_or_after(*seen.first, log_start):
         queue = ListedQueue(files, first, seen.stop, first)
-        queue.note_last(*seen.last)
+        queue.set_last_entry(*seen.last)
         return queue
-    stop = files.find_stop()
+    stop = files.find_end_unit()
     queue = ListedQueue(files, first, stop, files.find_unit_at_log(log_start, first, stop))
     if stop > first:
-        queue.note_last(*files.unit(stop - 1))
+        queue.set_last_entry(*files.unit(stop - 1))
     return queue
 
 

@@ -232,11 +232,11 @@ def _timer_rows(
         state = timer.state_of(row)
         if state == LOST and later is None:  # or it was put off, and its unit has expired
             later = _later_records(store, part, timer, on_damage)
-        replaced = later is not None and later.took_its_place(row)
+        replaced = later is not None and later.was_postponed(row)
         if state is None or replaced or row.pop("deletes") is not None:
             continue
         row = _row(row, TIMER, TIMER_TOPIC) | {"state": state}
-        if later is not None and later.cancels(row, timer.tick_of(row)):
+        if later is not None and later.was_cancelled(row, timer.tick_of(row)):
             row["state"] = CANCELLED
         yield row
 
@@ -308,7 +308,7 @@ class LaterTimerRecords:
         """Add a message that was stored again. Rows come in the order of the queue."""
         self._put_off.setdefault(PostponedTimer.of(row), deque()).append(row["commitLogOffset"])
 
-    def took_its_place(self, row: Row) -> bool:
+    def was_postponed(self, row: Row) -> bool:
         """Whether a later record is this message, put off. Each is the later one of one message."""
         sent = PostponedTimer.of(row)
         later = self._put_off.get(sent._replace(roll_times=sent.roll_times + 1), deque())
@@ -319,7 +319,7 @@ class LaterTimerRecords:
         later.popleft()
         return True
 
-    def cancels(self, row: Row, tick: int | None) -> bool:
+    def was_cancelled(self, row: Row, tick: int | None) -> bool:
         """Whether an order names this message, in its tick."""
         return any((name, tick) in self._orders for name in self._names_of(row))
 

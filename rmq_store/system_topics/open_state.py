@@ -289,7 +289,7 @@ class _Delayed:
             due = held.row["dueTimestamp"]
             if held.done and not (due is not None and due > newest):
                 self._state.delivered_without_copy += held.row["uniqKey"] is not None
-            elif held.tick is not None and self._orders.cancels(held.row, held.tick):
+            elif held.tick is not None and self._orders.was_cancelled(held.row, held.tick):
                 self._state.closed[place] = CANCELLED
             else:
                 self._state.waiting.add(place)

@@ -89,7 +89,9 @@ def _origin(store: StoreReader, row: Row) -> Row:
     """The queue and queue offset of the message that was sent back, if its record is in this log."""
     place = log_offset_of_id(row["originMsgId"] or "")
     start, end = store.log_range()
-    record = None if place is None or not start <= place < end else store.log.intact_at(place)
+    record = (
+        None if place is None or not start <= place < end else store.log.intact_record_at(place)
+    )
     if record is None:
         return {}
     uniq_key = decode_properties(record.properties).get("UNIQ_KEY")

@@ -118,7 +118,7 @@ FILES = Table(
 def _index(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
     index = store.key_index()
     for file in index.files:
-        yield {**_index_row(file), "problem": index.beyond_log(file)}
+        yield {**_index_row(file), "problem": index.why_beyond_log(file)}
     for error in index.unreadable:
         yield {"path": error.path, "problem": str(error)}
     for start, stop in index.gaps_with_keys():

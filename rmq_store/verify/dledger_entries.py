@@ -69,7 +69,7 @@ class EntryChecks:
 
     def take(self, piece: SoundRun | RecordOrGap) -> None:
         """Check the entries of a piece of the log."""
-        frame = self._log.frame_at(piece.start)
+        frame = self._log.frame_size_at(piece.start)
         if isinstance(piece, SoundRun) and frame:
             headers = piece.headers
             places = headers.at[:, None] + np.arange(-frame, 0)
@@ -173,7 +173,11 @@ def entry_findings(store: StoreReader, spans: Sequence[EntrySpan]) -> Iterator[F
         )
     start, end = store.log_range()
     units = _units_of(store)
-    if units is None or not spans or not store.log.frame_at(start if end == start else end - 1):
+    if (
+        units is None
+        or not spans
+        or not store.log.frame_size_at(start if end == start else end - 1)
+    ):
         return
     number = spans[-1].last_index + 1
     unit = index_units_at(units, np.array([number]))[0]

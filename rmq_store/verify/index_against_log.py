@@ -578,7 +578,7 @@ class IndexPart:
         self._of_a_record[at[has_item]] = True
         return has_item
 
-    def excuse(self, start: int, stop: int) -> None:
+    def excuse_damaged_range(self, start: int, stop: int) -> None:
         """Expect no records in the log range [start, stop), which is damaged."""
         self._of_a_record[self._items_at(start, stop)] = True
 

@@ -268,7 +268,7 @@ def _cuts(store: StoreReader, file: SegmentFile, stop: int, size: int) -> list[i
     end = min(log.chain.segment_end(file), store.log_range()[1])
     count = (end - start) // size
     # Entries of a DLedger log are held against those before them; of a remote one, a look costs a request.
-    if count < 2 or log.frame_at(start) or log.chain.cost.looks_at_once > 1:
+    if count < 2 or log.frame_size_at(start) or log.chain.cost.looks_at_once > 1:
         return [start, stop]
     places = (start + (end - start) * number // count for number in range(1, count))
     cuts = {next_record_or_gap(log, file, place, check_crc=True)[0] for place in places}
@@ -319,7 +319,7 @@ class _PartCheck:
             if not (self.misnamed and piece.gap is Gap.GHOST):
                 _note_gap(self.store, piece, self.part)
             if piece.gap in _DAMAGED:
-                self.index.excuse(piece.start, piece.stop)
+                self.index.excuse_damaged_range(piece.start, piece.stop)
         elif piece.start >= self.log_end:
             of_file = len(piece.headers), piece.segment.path, piece.segment.base
             self.part.after_end.append(RecordsAfterEnd(piece.start, piece.stop, *of_file))

@@ -87,7 +87,7 @@ class RecordAppender:
     ) -> AppendResult:
         """Append the messages of a batch; `together`: all of them in one file of the log; `copied`:
         they are records of another store; `halves`: see `StoreWriter.append_batch`."""
-        assigned = OffsetProperties(self.config, self.offsets.next_of)
+        assigned = OffsetProperties(self.config, self.offsets.next_offset)
         placed = with_offset_properties(batch, assigned, self.dialect)
         prepared = prepare(placed, self.config, self.dialect, LOOPBACK, copied=copied)
         if together and int(prepared.total.sum()) + BLANK_SIZE > self.config.commitlog_file_size:
@@ -98,7 +98,7 @@ class RecordAppender:
         many = self.lists and len(prepared) > _FEW
         facts = record_facts(prepared, self.dialect) if many else None
         done = self._append(prepared, prepared.counts, facts, together, halves)
-        self.offsets.raise_to(assigned.lmq)
+        self.offsets.raise_offsets_to(assigned.lmq)
         return done
 
     def append_encoded(self, records: EncodedRecords) -> AppendResult:
@@ -163,21 +163,21 @@ class QueueCounters:
     def __iter__(self) -> Iterator[QueueId]:
         return iter(self._next)
 
-    def next_of(self, queue: QueueId) -> int:
+    def next_offset(self, queue: QueueId) -> int:
         """The queueOffset of the next message of a queue; 0 for a new queue."""
         return self._next.get(queue, 0)
 
-    def raise_to(self, ends: Mapping[QueueId, int]) -> None:
+    def raise_offsets_to(self, ends: Mapping[QueueId, int]) -> None:
         """Raise counters to at least these ends."""
         for queue, end in ends.items():
-            self._next[queue] = max(self.next_of(queue), end)
+            self._next[queue] = max(self.next_offset(queue), end)
 
     def assign(self, prepared: Unplaced, counts: Ints) -> Ints:
         """queueOffset of each record: the queue's counter; 0 for records that enter no queue."""
         offsets = np.zeros(len(prepared), dtype=np.int64)
         listed = np.flatnonzero(enters_queue(prepared.sys_flag))
         for queue, rows in rows_by_queue(prepared, listed):
-            ends = self.next_of(queue) + np.cumsum(counts[rows])
+            ends = self.next_offset(queue) + np.cumsum(counts[rows])
             offsets[rows] = ends - counts[rows]
             self._next[queue] = int(ends[-1])
         return offsets

@@ -71,9 +71,9 @@ class Dispatcher:
         self.bytes_taken += len(data)
         self._taken.append((data if listing is None else _NO_BYTES, places, listing))
         if self.bytes_taken >= _BYTES_TAKEN or len(self._taken) >= _RUNS_TAKEN:
-            self.write_taken()
+            self.write_pieces()
 
-    def write_taken(self) -> None:
+    def write_pieces(self) -> None:
         """Write the entries of all queued records."""
         if not self._taken:
             return
@@ -130,7 +130,7 @@ class Dispatcher:
     # --- the index ----------------------------------------------------------------------------------
 
     @property
-    def full_index_files_time(self) -> int:
+    def newest_time_of_full_index_files(self) -> int:
         """Store time (ms) of the last message in full index files; 0 without any."""
         return 0 if self._index is None else self._index.full_until
 

@@ -406,7 +406,7 @@ class StoreWriter:
             return Checkpoint(
                 physic_msg_timestamp=self._records.last_timestamp,
                 logics_msg_timestamp=self._dispatcher.last_timestamp,
-                index_msg_timestamp=self._dispatcher.full_index_files_time,
+                index_msg_timestamp=self._dispatcher.newest_time_of_full_index_files,
                 logics_physical_offset=self._dispatcher.last_record,
             )
 
@@ -454,7 +454,7 @@ class StoreWriter:
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queueOffset of the next message."""
-        return self._offsets.next_of(QueueId(topic, queue_id))
+        return self._offsets.next_offset(QueueId(topic, queue_id))
 
     def declare_topic(self, topic: str, **settings: Any) -> None:
         """Set a topic's settings in topics.json, under the broker's names.
@@ -573,7 +573,7 @@ class StoreWriter:
         """Write the entries that wait; none do if a thread follows the log."""
         with self._appending, self._failing():
             if not self._failed:
-                self._dispatcher.write_taken()
+                self._dispatcher.write_pieces()
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -587,7 +587,7 @@ class StoreWriter:
     def _listed(self, ends: Mapping[QueueId, int]) -> None:
         """Update counters after queues were written up to these ends."""
         with self._appending:  # appending threads use the same counters
-            self._offsets.raise_to(ends)
+            self._offsets.raise_offsets_to(ends)
 
     def flush(self) -> None:
         """Dispatch all appended records, flush everything to the disk, and update the checkpoint."""
@@ -615,7 +615,7 @@ class StoreWriter:
     @contextmanager
     def watching_times(self, path: str | os.PathLike[str]) -> Iterator[None]:
         """Warn at the end if given store times go back within a queue. `path`: where the store will be."""
-        stops = {queue: self._offsets.next_of(queue) for queue in list(self._offsets)}
+        stops = {queue: self._offsets.next_offset(queue) for queue in list(self._offsets)}
         files, log = QueueFolders(self.path, self.config), self._written_log()
 
         def last_of(queue: QueueId) -> int:
@@ -662,7 +662,7 @@ class StoreWriter:
         checkpoint = Checkpoint(
             physic_msg_timestamp=self._records.last_timestamp,
             logics_msg_timestamp=self._records.last_timestamp,
-            index_msg_timestamp=self._dispatcher.full_index_files_time
+            index_msg_timestamp=self._dispatcher.newest_time_of_full_index_files
             or before.index_msg_timestamp,
             master_flushed_offset=before.master_flushed_offset,
             confirm_phy_offset=last if self.dialect.has("confirm_offset") else 0,

@@ -67,10 +67,10 @@ def test_each_look_is_one_moment(tmp_path: Path) -> None:
         stops = set()
         for queue in listed:
             files = folders.files(queue)
-            stops.add(files.find_stop())
-            entries = files.entries(0, files.find_stop())
+            stops.add(files.find_end_unit())
+            entries = files.entries(0, files.find_end_unit())
             number = queue.queue_id
-            wanted = [(at * 20 + number) * 100 for at in range(files.find_stop())]
+            wanted = [(at * 20 + number) * 100 for at in range(files.find_end_unit())]
             assert entries.log_offset.tolist() == wanted
             assert set(entries.tags_code.tolist()) == {number}
         assert len(listed) in (0, 20)

@@ -84,7 +84,7 @@ def test_the_ends_of_a_queue_are_where_a_search_ends(
         seen = files.ends()
         if seen is not None:
             looked += 1
-            assert seen.stop == files.find_stop(), queue
+            assert seen.stop == files.find_end_unit(), queue
     assert looked or zeros is not None or name.startswith("tsp")
     folders.close()
 

@@ -210,7 +210,7 @@ def test_a_long_queue_is_read_over_its_parts(golden: GoldenStore) -> None:
     entries = {number: (number, 1, number) for number in range(299_990, count)}
     write_queue_database(root / "consumequeue", {queue: entries})
     files = QueueFolders(root, StoreConfig.of(None)).files(queue)
-    assert (files.first_unit, files.find_stop(), files.has_holes) == (299_990, count, False)
+    assert (files.first_unit, files.find_end_unit(), files.has_holes) == (299_990, count, False)
     found = files.entries(299_990, count)
     assert found.log_offset.tolist() == found.tags_code.tolist() == list(entries)
     for place in (299_990, 299_999, 300_000, 450_001, 599_999, 600_000, 699_999):

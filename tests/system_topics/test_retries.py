@@ -60,7 +60,7 @@ def test_a_log_that_may_not_be_read_is_no_log_without_the_message(
 
     with golden("clean-5.5.0").open() as opened:
         rows = retries(opened)
-        monkeypatch.setattr(CommitLog, "decoded_at", refuse)
+        monkeypatch.setattr(CommitLog, "record_or_gap_at", refuse)
         with pytest.raises(AccessError):
             list(rows)
 

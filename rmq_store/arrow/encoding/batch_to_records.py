@@ -93,7 +93,7 @@ class Hosts:
     is_v6: Mask
     code: Numbers
 
-    def rows_v6(self) -> Mask:
+    def is_ipv6(self) -> Mask:
         """Mask of the messages with an IPv6 host."""
         return self.is_v6[self.code]
 
@@ -214,7 +214,7 @@ def prepare(
     }
     born_host = _hosts(columns, "bornHost", len(batch), default_host)
     store_host = _hosts(columns, "storeHost", len(batch), default_host)
-    born_v6, store_v6 = born_host.rows_v6(), store_host.rows_v6()
+    born_v6, store_v6 = born_host.is_ipv6(), store_host.is_ipv6()
     if (born_v6 | store_v6).any() and not dialect.has("ipv6_hosts"):
         row = int(np.argmax(born_v6 | store_v6))
         raise invalid_message(row, f"release {dialect} cannot store an IPv6 host")

@@ -257,7 +257,7 @@ def retention(
     }
     lines = []
     if plan.trigger is None:
-        disk = f"disk {plan.disk_used_percent:.0f} %, limit {policy.due_above} %"
+        disk = f"disk {plan.disk_used_percent:.0f} %, limit {policy.due_above_percent} %"
         lines = [f"nothing is due: {disk}; next deletion in hour {policy.deleteWhen} (deleteWhen)"]
     elif not files:
         lines = ["nothing is due: no file has only messages that are old enough"]
@@ -282,7 +282,7 @@ def _print_why(store: StoreReader, out: Output) -> None:
     if kept == LAST_FILE:
         kept = "it is the last file, which a broker never deletes"
     forced = (
-        f"at any age above {policy.forced_above} (diskSpaceCleanForciblyRatio)"
+        f"at any age above {policy.forced_above_percent} (diskSpaceCleanForciblyRatio)"
         if policy.cleanFileForciblyEnable
         else "cleanFileForciblyEnable is false"
     )
@@ -290,7 +290,7 @@ def _print_why(store: StoreReader, out: Output) -> None:
         "oldest file": f"{found.path}, last written {written}",
         "fileReservedTime": f"{policy.fileReservedTime} h: old enough from {old} on",
         "deleteWhen": f"{policy.deleteWhen}: hours of the broker's local time; here that of this host",
-        "disk": f"{found.disk_used_percent:.0f} % used; due at any hour above {policy.due_above} "
+        "disk": f"{found.disk_used_percent:.0f} % used; due at any hour above {policy.due_above_percent} "
         f"(diskMaxUsedSpaceRatio), {forced}",
         "kept by": kept,
         "it goes": "never" if at is None else f"{at} at the earliest",

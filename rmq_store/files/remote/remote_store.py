@@ -298,7 +298,7 @@ class RemoteFile:
             self._there_count -= gone
         self._held.add(-gone * self._block)
 
-    def count_as_released(self) -> None:
+    def forget_held_bytes(self) -> None:
         """Count this file as no longer in memory."""
         self._held.add(-self.held_bytes)
         self._held = (
