@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ jvm.set_options()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A run in the background of a shell ignores ctrl-C, and so would every process that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     is_one_of_many = hasattr(config, "workerinput")  # the first process has chosen for it
     if not is_one_of_many and config.option.basetemp is None:
         use_roomy_folder(brokers="not live" not in config.option.markexpr)
