@@ -134,8 +134,6 @@ def sql(
             return _run(database, statement, replace(form, is_listed=is_listed), parquet, explain)
 
         if text is None:
-            from rmq_store.cli.commands.sql import Prompt
-
             Prompt(database, run).read()
         else:
             run(text, False)
