@@ -20,7 +20,7 @@ from rmq_store.text.lines import BODY, plain_text
 from rmq_store.text.progress import Progress
 
 if TYPE_CHECKING:
-    from rmq_store.cli.output import Column
+    from rmq_store.cli.table_layout import Column
 
 _LOOKED_AT = 4  # characters that are looked at for one cell: some take no cell
 # What a narrow terminal shows.
@@ -143,7 +143,7 @@ class BatchPrinter:
 
 
 def _column(field: pa.Field, cells: Sequence[str], is_whole: bool) -> Column:
-    from rmq_store.cli.output import Column, ColumnKind
+    from rmq_store.cli.table_layout import Column, ColumnKind
 
     name = printable(field.name)
     is_wide = pa.types.is_binary(field.type) or pa.types.is_map(field.type)

@@ -20,7 +20,8 @@ from typing import Any
 import click
 from rich.cells import cell_len
 
-from rmq_store.cli.output import Output, cell, padded, print_line, print_styled
+from rmq_store.cli.output import Output, cell, print_line, print_styled
+from rmq_store.cli.table_layout import padded
 from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path

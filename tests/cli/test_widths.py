@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from rmq_store.cli.main import COMMANDS
-from rmq_store.cli.output import CUT, Column, ColumnKind, Layout, cut_middle
+from rmq_store.cli.table_layout import CUT, Column, ColumnKind, Layout, cut_middle
 from rmq_store.tables import TABLES_OF_A_STORE
 from tests.support.golden import Golden, GoldenStore, unpack
 from tests.support.running.commands import call, objects, run
