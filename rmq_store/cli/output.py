@@ -16,7 +16,7 @@ import click
 
 from rmq_store.cli.options import JSON, options_as_one
 from rmq_store.errors import json_text, printable
-from rmq_store.text.lines import as_json_object
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.times import LATEST_MS, utc_text
 

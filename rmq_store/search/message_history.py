@@ -33,7 +33,7 @@ from rmq_store.format.topics import (
     times_given,
 )
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.text.lines import camel_case
+from rmq_store.text.json_keys import camel_case
 from rmq_store.text.times import shown_time
 
 UNREADABLE = "ended, and a record that may be its commit cannot be read"

@@ -40,7 +40,7 @@ from rmq_store.tables.table import (
     Table,
     table_columns,
 )
-from rmq_store.text.lines import as_json_object
+from rmq_store.text.json_keys import as_json_object
 
 _QUEUE_PARTS = (CONSUMEQUEUE_DIR, BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_EXT_DIR)
 _ITEMS_AT_ONCE = 1 << 20

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
-from rmq_store.text.lines import as_json_object
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmqstore_jobs.replaying.plan import (
     ReplayJournal,

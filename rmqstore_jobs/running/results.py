@@ -28,7 +28,7 @@ from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice
 from rmq_store.scan.tasks import PinnedStore, StoreScan
 from rmq_store.tables import TABLES
-from rmq_store.text.lines import as_json_object, camel_case
+from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time

@@ -12,7 +12,7 @@ from rmq_store.cli import options
 from rmq_store.cli.command import command
 from rmq_store.cli.options import StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
-from rmq_store.text.lines import as_json_object
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted, size
 from rmq_store.text.times import TIME_FORMS, Time, shown_time

@@ -20,7 +20,7 @@ from rmq_store.files.durable_files import replace_file
 from rmq_store.markers import lock_state
 from rmq_store.questions.answer_by_shares import OnProgress, ask, processes_for
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.text.lines import as_json_object
+from rmq_store.text.json_keys import as_json_object
 from rmq_store.text.progress import Progress
 from rmq_store.text.sizes import counted
 from rmq_store.verify.findings import Severity
