@@ -30,6 +30,7 @@ MESSAGES, RAW_MESSAGES = "messages", "rawMessages"
 _RAW_COLUMNS = [column.name for column in COLUMNS if column.name != "corruptRecord"]
 _BATCH_ROWS = 8192
 _AGAIN = 0.1  # seconds from one interrupt of a query to the next
+_LOOKS_UP = 1.0  # seconds, after which who waits for a query looks whether ctrl-C came
 _COUNTS = (["Count"], ["Success"])  # of statements that change something
 _BLANKS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
 _EXPLAIN = re.compile(
@@ -225,8 +226,12 @@ class StoreDatabase:
 
     def _called(self, call: Callable[[], Any]) -> Any:
         """What a call of DuckDB returns. Ctrl-C ends it, and raises KeyboardInterrupt."""
+        result = self._worker.submit(call)
         try:
-            return self._worker.submit(call).result()
+            # A wait does not notice ctrl-C that came right before it began, but the next wait does.
+            while wait([result], _LOOKS_UP).not_done:
+                pass
+            return result.result()
         except KeyboardInterrupt:
             self._end_calls()
             raise

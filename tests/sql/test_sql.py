@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -464,7 +465,7 @@ def test_ctrl_c_ends_a_query_that_nothing_waits_for_yet(
     assert "INTERRUPT" in str(calls[1].exception())
 
 
-SILENCE = 5  # seconds, after which a key is typed again
+SILENCE = 5  # seconds without an answer, after which a key is typed again
 
 
 class Terminal:
@@ -492,16 +493,16 @@ class Terminal:
     def interrupt(self, text: str) -> None:
         """Type ctrl-C until a text is shown.
 
-        One that comes between the prompt and Python's wait for input is noticed with the next key.
+        One that comes between the prompt and Python's wait for input is noticed with the next key. A bar of
+        progress is no sign that it was.
         """
         start = len(self.seen)
         while text not in self.seen[start:]:
             self.type("\x03")
-            while text not in self.seen[start:] and self._has_more():
-                self._read()
-
-    def _has_more(self) -> bool:
-        return bool(select.select([self._terminal], [], [], SILENCE)[0])
+            until = time.monotonic() + SILENCE
+            while text not in self.seen[start:] and (left := until - time.monotonic()) > 0:
+                if select.select([self._terminal], [], [], left)[0]:
+                    self._read()
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
