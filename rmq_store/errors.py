@@ -278,14 +278,13 @@ class NotAStoreError(StoreError):
 
 
 class TargetExistsError(StoreError):
-    """The target exists already, and the call neither replaces it nor adds to it."""
+    """The target exists already."""
 
     code = "RMQSTORE_TARGET_EXISTS"
 
 
 class UnsupportedStoreError(StoreError):
-    """A kind of store that is not read: tiered storage, a DLedger log that is not here; RocksDB without
-    the extra."""
+    """A kind of store that is not read, such as tiered storage, or RocksDB without the extra."""
 
     code = "RMQSTORE_UNSUPPORTED_STORE"
 
@@ -297,7 +296,7 @@ class MissingFileError(StoreError):
 
 
 class CorruptRecordError(StoreError):
-    """Bytes of the CommitLog that should be a whole record and are not."""
+    """Bytes of the CommitLog that should be a record and are not."""
 
     code = "RMQSTORE_CORRUPT_RECORD"
 
@@ -309,13 +308,13 @@ class CorruptQueueError(StoreError):
 
 
 class CorruptIndexError(StoreError):
-    """An IndexFile whose header, slots or items contradict each other."""
+    """An IndexFile that contradicts itself."""
 
     code = "RMQSTORE_CORRUPT_INDEX"
 
 
 class IndexGeometryError(StoreError):
-    """The given numbers of slots and items do not fit an IndexFile, or the file does not show them."""
+    """The numbers of slots and items of an IndexFile are wrong or not known."""
 
     code = "RMQSTORE_INDEX_GEOMETRY"
 
@@ -327,7 +326,7 @@ class CorruptConfigError(StoreError):
 
 
 class BodyError(StoreError):
-    """A body that does not decompress, or is larger than the limit once decompressed."""
+    """A body that does not decompress, or decompresses to more than the limit."""
 
     code = "RMQSTORE_BODY"
 
@@ -339,32 +338,32 @@ class AccessError(StoreError):
 
 
 class UnknownQueueError(StoreError):
-    """A topic or queue that this store does not have."""
+    """A topic or queue that the store lacks."""
 
     code = "RMQSTORE_UNKNOWN_QUEUE"
 
 
 class DataLossError(StoreError):
-    """Messages have expired or were deleted with their topic, before the read began or during it, the log
-    lost its end, or a file became shorter while it was being read."""
+    """Messages expired, or were deleted with their topic; the log lost its end; or a file became shorter
+    while it was read."""
 
     code = "RMQSTORE_DATA_LOSS"
 
 
 class LogCutError(DataLossError):
-    """The log was cut before a place that was already read: a broker lost what it had not flushed."""
+    """The log was cut before a place that was read: a broker lost what it had not flushed."""
 
     code = "RMQSTORE_LOG_CUT"
 
 
 class OtherStoreError(StoreError):
-    """The store at a path is not the one that was read there before."""
+    """Another store is at the path than before."""
 
     code = "RMQSTORE_OTHER_STORE"
 
 
 class InvalidArgumentError(StoreError, ValueError):
-    """An invalid argument or option: unknown name, wrong type, or out of range."""
+    """An argument or option that is invalid."""
 
     code = "RMQSTORE_INVALID_ARGUMENT"
 
@@ -381,13 +380,13 @@ class InvalidMessageError(StoreError, ValueError):
 
 
 class UnsafeNameError(StoreError):
-    """A name from foreign files, or a link, would lead a writer to a path outside its folder."""
+    """A name from foreign files, or a link, would lead a writer out of its folder."""
 
     code = "RMQSTORE_UNSAFE_NAME"
 
 
 class ForeignLogError(StoreError):
-    """The log to be written to belongs to another store; nothing was changed."""
+    """The log to write to belongs to another store; nothing was changed."""
 
     code = "RMQSTORE_FOREIGN_LOG"
 
@@ -399,19 +398,19 @@ class StoreLockedError(StoreError):
 
 
 class UndispatchedError(StoreError):
-    """More records are missing from the queues than fit into memory."""
+    """The queues lack more records than fit into memory."""
 
     code = "RMQSTORE_UNDISPATCHED"
 
 
 class UncleanStoreError(StoreError):
-    """The store was not closed cleanly; it needs a recovery before it can be written to."""
+    """The store was not closed cleanly: before a write it needs a recovery."""
 
     code = "RMQSTORE_UNCLEAN"
 
 
 class UnrecoverableStoreError(StoreError):
-    """A store that the broker would refuse to start on, or whose files contradict each other."""
+    """A store on which no broker would start, or whose files contradict each other."""
 
     code = "RMQSTORE_UNRECOVERABLE"
 
@@ -423,25 +422,25 @@ class ReadOnlyStoreError(StoreError):
 
 
 class SqlError(StoreError):
-    """A query that DuckDB refuses, or cannot carry out."""
+    """A query that DuckDB refuses or cannot answer."""
 
     code = "RMQSTORE_SQL"
 
 
 class SqlUnavailableError(StoreError):
-    """SQL needs DuckDB, and it is not installed."""
+    """SQL needs DuckDB."""
 
     code = "RMQSTORE_SQL_UNAVAILABLE"
 
 
 class ReportUnavailableError(StoreError):
-    """A report needs Jinja2 and matplotlib, and they are not installed."""
+    """A report needs Jinja2 and matplotlib."""
 
     code = "RMQSTORE_REPORT_UNAVAILABLE"
 
 
 class BrowseUnavailableError(StoreError):
-    """Browsing needs Starlette, uvicorn and what reports and SQL need, and they are not installed."""
+    """Browsing needs Starlette, uvicorn, and what reports and SQL need."""
 
     code = "RMQSTORE_BROWSE_UNAVAILABLE"
 

@@ -142,9 +142,7 @@ _OPTIONS = {
         help="List the N newest dead letters.",
     ),
     "resend": option(
-        "--to",
-        metavar="DIR",
-        help="Send them again: write them to this store, in their origin topics.",
+        "--to", metavar="DIR", help="Send them again: into this store, in their origin topics."
     ),
     "to_broker": option(
         "--to-broker",

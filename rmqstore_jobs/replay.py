@@ -87,7 +87,7 @@ OPTIONS: Mapping[str, DeclaredOption] = {
     "tags": options.TAGS.but(callback=None),
     "keys": options.KEYS,
     "by_index": rare_flag(
-        "--by-index", help="Find keys with the index instead of reading the whole selection."
+        "--by-index", help="Find keys with the index, instead of reading the selection."
     ),
     "include_system_topics": options.SYSTEM.but(OptionOfHelpAll),
     "broker_name": options.BROKER_NAME.but(
@@ -101,7 +101,7 @@ OPTIONS: Mapping[str, DeclaredOption] = {
         "--map-queue",
         metavar="[TOPIC:]OLD=NEW",
         multiple=True,
-        help="Change a queue id, for one source topic or all topics; repeatable.",
+        help="Change a queue id, of one source topic or all; repeatable.",
     ),
     "keep_timestamps": rare_flag(
         "--keep-timestamps", help="Keep the store timestamps (default: now)."
@@ -136,10 +136,7 @@ OPTIONS: Mapping[str, DeclaredOption] = {
     "tls_ca": rare_option(
         "--tls-ca", metavar="FILE", help="Certificates, in PEM, that sign the proxy's own."
     ),
-    "dry_run": flag(
-        "--dry-run",
-        help="Report what would be written or sent, and what would be refused; write nothing.",
-    ),
+    "dry_run": flag("--dry-run", help="Only report what would be written, sent or refused."),
     "wave_bytes": rare_option(
         "--wave-bytes",
         type=size,

@@ -99,7 +99,7 @@ class RmqStoreReader(DataSourceReader):
 
 
 class UnsupportedOperationError(StoreError):
-    """The source does not support an operation; the advice names an alternative."""
+    """The source does not support an operation."""
 
     code = "RMQSTORE_UNSUPPORTED_OPERATION"
 

@@ -17,14 +17,12 @@ NONE = "none"
 _BODIES = ("body", "rawBody")
 TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 
-
-RAW = flag("--raw", help="Print the record of an inner batch as stored, not its messages.")
+RAW = flag("--raw", help="Print an inner batch as one record, not its messages.")
 FULL = flag("--full", help="Do not cut values to the terminal's width.")
 BODY = option(
     "--body",
     type=click.Choice(FORMS),
-    help="How to print bodies. text: other bytes as \\xff; json: on one line. Default: UTF-8 as "
-    "text, else base64; in a terminal JSON on one line.",
+    help="Form of bodies. text: other bytes as \\xff. Default: UTF-8 as text, else base64.",
 )
 
 
@@ -41,7 +39,7 @@ CHARSET = option(
     "--charset",
     type=_charset,
     metavar="NAME",
-    help="The charset of bodies that are text, such as GBK. Default: UTF-8.",
+    help="Charset of bodies that are text, such as GBK. Default: UTF-8.",
 )
 
 
@@ -84,12 +82,11 @@ class MessageForm:
 
 MESSAGE_FORM = options_as_one(
     MessageForm,
-    header=flag("--header", help="Print the names of the columns first, in a pipe too."),
+    header=flag("--header", help="Print the names of the columns first."),
     columns=option(
         "--columns",
         metavar="NAMES",
-        help=f"Columns to print, separated by commas. Default: {TEXT_COLUMNS}; with --json all "
-        "default columns.",
+        help=f"Columns, separated by commas. Default: {TEXT_COLUMNS}; with --json all.",
     ),
     full=FULL,
     body=BODY,

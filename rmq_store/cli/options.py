@@ -299,7 +299,7 @@ TAGS = option(
     metavar="TAG",
     multiple=True,
     callback=_tags,
-    help="Only messages with this tag, or with one of 'a || b'; repeatable.",
+    help="Only messages with this tag, or one of 'a || b'; repeatable.",
 )
 KEYS = option(
     "--key",
@@ -319,8 +319,7 @@ ZONE = option(
 )
 LIMIT = option("--limit", type=WholeNumber(min=1), metavar="N", help="Print at most N messages.")
 HISTORY = flag(
-    "--history",
-    help="Of a compaction topic every message that has not expired, not only the last one of each key.",
+    "--history", help="All messages of a compaction topic, not only the last of each key."
 )
 SKIP_DAMAGED = flag("--skip-damaged", help="Leave out damaged messages, and report them.")
 BROKER_CONF = option(

@@ -39,7 +39,7 @@ _MOST_REMOVED = 1000
 
 
 class JournalError(StoreError):
-    """The journal of a target does not allow what is asked for, or cannot be read."""
+    """The journal of a target forbids what is asked for, or cannot be read."""
 
     code = "RMQSTORE_JOURNAL"
 

@@ -42,8 +42,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "path",
         lambda value: (values.text(value),),
-        "the store's folder or address (`s3://bucket/store`), `*`, `?` and `[...]` "
-        "match several stores; `load(path)` sets it, and `load([a, b])` sets several",
+        "the store's folder or address (`s3://bucket/store`); `*`, `?` and `[...]` match several; "
+        "`load(path)` or `load([a, b])` sets it",
         "",
         fills="paths",
     ),
@@ -55,23 +55,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "unavailableStores",
         values.parser_of_words("fail", "skip"),
-        "a store that cannot be opened: `fail` fails the query, `skip` leaves the store out with "
-        "a warning and a row in `table=plan`",
+        "a store that cannot be opened: `fail` fails the query, `skip` leaves it out with a warning",
         "fail",
     ),
     Option("topic", values.words, "short for `subscribe`", "all user topics", fills="topics"),
     Option(
         "subscribe",
         values.words,
-        "one topic, or several separated by commas; named system topics are included",
+        "topics, separated by commas; system topics too",
         "all user topics",
         fills="topics",
     ),
     Option(
         "subscribePattern",
         values.pattern,
-        "topics whose whole name matches a regular expression; system topics only with "
-        "includeSystemTopics",
+        "topics whose whole name matches a regular expression; system topics with "
+        "includeSystemTopics only",
         fills="topic_pattern",
     ),
     Option(
@@ -81,24 +80,18 @@ OPTIONS: tuple[Option, ...] = (
         '`{"orders": {"broker-a": [0]}}`; instead of `subscribe`',
         "all queues",
     ),
-    Option(
-        "includeSystemTopics",
-        values.flag,
-        "include system topics: delay, retry, dead letters, transactions, trace, ...",
-        "false",
-    ),
+    Option("includeSystemTopics", values.flag, "include system topics", "false"),
     Option(
         "columns",
         values.columns,
-        "columns to read, separated by commas; other columns are not read",
+        "columns to read, separated by commas",
         "all but those on request",
     ),
     Option("tags", values.alternatives, "messages with exactly one of these tags: `a || b`", "*"),
     Option(
         "keys",
         values.keys,
-        "messages with one of these words in KEYS, as all of KEYS, or as UNIQ_KEY: `a || b`; the index is "
-        "used, and uncovered parts of the log are searched",
+        "messages with one of these words in KEYS, as all of KEYS, or as UNIQ_KEY: `a || b`",
     ),
     Option(
         "startingOffsets",
@@ -111,50 +104,45 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestamp",
         values.timestamps,
-        "milliseconds by queue, as JSON in the same form: start at the first message stored at or "
-        "after that time; takes precedence over startingOffsets",
+        "the same with times in ms: start at the first message stored then or later",
         fills="starting_timestamps",
     ),
     Option(
         "startingTimestamp",
         parse_time,
-        f"start every queue at the first message stored at or after this time: {TIME_FORMS}; takes "
-        "precedence over startingOffsetsByTimestamp and startingOffsets",
+        f"start every queue at the first message stored at this time or later: {TIME_FORMS}",
         fills="since",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         values.parser_of_words("latest", "error"),
-        "for a queue with no message at or after that time: `latest` skips it, `error` fails the "
-        "query (Kafka's default is `error`, but in a store a quiet queue is normal)",
+        "a queue without a message since that time: `latest` skips it, `error` fails the query",
         "latest",
         fills="timestamp_strategy",
     ),
     Option(
         "endingOffsets",
         values.offsets("latest"),
-        "stop before this queue offset, as JSON in the form of startingOffsets",
+        "stop before this queue offset, in the form of startingOffsets",
         "latest",
     ),
     Option(
         "endingOffsetsByTimestamp",
         values.timestamps,
-        "milliseconds by queue: stop before the first message stored at or after that time; takes "
-        "precedence over endingOffsets",
+        "the same with times in ms: stop before the first message stored then or later",
         fills="ending_timestamps",
     ),
     Option(
         "endingTimestamp",
         parse_time,
-        "stop every queue before the first message stored at or after this time; takes precedence "
-        "over endingOffsetsByTimestamp and endingOffsets",
+        "stop every queue before the first message stored at this time or later",
         fills="until",
     ),
     Option(
         "failOnDataLoss",
         values.flag,
-        "whether the query fails if requested messages have expired, before or while it runs; "
-        "if false it reads the remaining messages and logs a warning",
+        "fail if requested messages have expired, before or while the query runs; if false, read "
+        "the others and log a warning",
         "true",
     ),
     Option(
@@ -178,8 +166,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "compacted",
         values.flag,
-        "a topic with `cleanup.policy=COMPACTION` gives what consumers are served from "
-        "`compaction/`: the last message of each key; `false` gives all messages of its queues",
+        "a topic with `cleanup.policy=COMPACTION` gives what consumers are served: the last message "
+        "of each key; `false`: all messages of its queues",
         "true",
     ),
     Option(
@@ -199,26 +187,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "minPartitions",
         values.count,
-        "minimum number of partitions, if there are as many messages (with `splitBy=queue`: "
-        "queues)",
+        "fewest partitions, if there are as many messages (with `splitBy=queue`: queues)",
         "1",
     ),
     Option(
         "maxRecordsPerPartition",
         values.count,
-        "maximum number of queue entries in a partition; not with `source=commitlog`",
+        "most queue entries in a partition; not with `source=commitlog`",
     ),
     Option(
         "maxBytesPerPartition",
         values.parse_size,
-        "approximate number of selected bytes in a partition; bytes, or with k, m, g",
+        "about how many selected bytes a partition has; bytes, or with k, m, g",
         "128m",
     ),
     Option(
         "verifyQueue",
         values.flag,
-        "check every queue entry against its record, even if no column needs the log, and compare the whole "
-        "log with the queues in tasks of their own, as `rmqstore verify` does",
+        "hold every queue entry against its record, and the whole log against the queues, as "
+        "`rmqstore verify` does",
         "false",
     ),
     Option(
@@ -237,7 +224,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "unwrapBatches",
         values.flag,
-        "return a row for each message of an inner batch; if false, one row for the stored record",
+        "a row for each message of an inner batch; if false, one for the stored record",
         "true",
     ),
     Option(
@@ -251,7 +238,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "table",
         values.parser_of_words(*TABLES),
-        "read this table instead of messages: " + ", ".join(TABLES),
+        "read a table about the store, such as `queues`",
         "messages",
     ),
     Option(
@@ -267,21 +254,20 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "path",
         values.text,
-        "the folder of the store, local or mounted, which driver and executors share; `save(path)` "
-        "and `start(path)` set it",
+        "the store's folder, which driver and executors share; `save(path)` or `start(path)` sets it",
         "",
     ),
     Option("topic", values.text, "the topic of all rows", "column `topic`"),
     Option(
         "queues",
         values.count,
-        "number of queues for rows without queueId: by the hash of `keys`, without keys in turn",
+        "queues for rows without queueId: by the hash of `keys`, else in turn",
         "4",
     ),
     Option(
         "release",
         values.text,
-        "release of the broker whose files to write, such as 4.9.7",
+        "release of the broker that will start on it, such as 4.9.7",
         NEWEST_RELEASE,
     ),
     Option(
@@ -292,21 +278,20 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "keepTimestamps",
         values.flag,
-        "keep column storeTimestamp; if false, a message is stored at the time of the write",
+        "keep column storeTimestamp, instead of the time of the write",
         "false",
     ),
     Option(
         "flush",
         values.flag,
-        "whether everything is on the disk when the write returns; if false, a power failure can "
-        "cost the last writes",
+        "everything is on the disk when the write returns; if false, a power failure can cost the "
+        "last writes",
         "true",
     ),
     Option(
         "ifExists",
         values.parser_of_words("append", "error", "ignore"),
-        'for `mode("append")` to a store that exists: append, error (the write fails), or ignore (it writes '
-        "nothing)",
+        "if the store exists: append, error (the write fails), or ignore (it writes nothing)",
         "append",
     ),
 )
@@ -316,13 +301,13 @@ STREAM_OPTIONS: tuple[Option, ...] = (
     Option(
         "maxOffsetsPerTrigger",
         values.count,
-        "maximum number of messages in a micro-batch; an inner batch is not cut",
+        "most messages in a micro-batch; an inner batch is not cut",
         fills="max_rows",
     ),
     Option(
         "maxBytesPerTrigger",
         values.parse_size,
-        "maximum number of bytes of each store's log in a micro-batch; bytes, or with k, m, g",
+        "most bytes of each store's log in a micro-batch; bytes, or with k, m, g",
         fills="max_bytes",
     ),
     Option(

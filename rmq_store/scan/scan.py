@@ -56,7 +56,7 @@ from rmq_store.snapshot.snapshot import StoreSnapshot, collector_paused
 
 
 class TopicWithoutQueueError(UnknownQueueError):
-    """A named topic is in topics.json and has no queue: it has no message yet, or its queues are lost."""
+    """A named topic has no queue: it has no message yet, or its queues are lost."""
 
     code = "RMQSTORE_TOPIC_WITHOUT_QUEUE"
 

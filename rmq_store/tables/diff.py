@@ -37,9 +37,9 @@ DIFF = Table(
     "what two stores of one broker group do not have in common; the command diff prints it",
     table_columns(
         ("what", TEXT, "log, queue, offset or config"),
-        ("name", TEXT, "the queue, the group and its queue, or the file and its value"),
-        ("first", LONG, "the first log offset or queue offset for which the row is true"),
-        ("count", LONG, "bytes of the log, or messages of a queue, that it is about"),
+        ("name", TEXT, "queue, group and queue, or file and value"),
+        ("first", LONG, "first log offset or queue offset concerned"),
+        ("count", LONG, "bytes of the log or messages of the queue"),
         ("one", TEXT, "what the first store has; null for nothing"),
         ("other", TEXT, "what the second store has"),
         ("meaning", TEXT, "the difference in a sentence"),

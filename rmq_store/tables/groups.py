@@ -134,41 +134,40 @@ GROUPS = Table(
     "how far each consumer group is in each queue, according to the broker's file",
     table_columns(
         ("consumerGroup", TEXT, "the group"),
-        ("topic", TEXT, "topic of the queue"),
-        ("queueId", INT, "number of the queue"),
-        ("consumerOffset", LONG, "the next queue offset that the group will consume"),
-        ("minOffset", LONG, "the first queue offset that has a message"),
-        ("maxOffset", LONG, "the queue offset after the last message"),
+        ("topic", TEXT, "the queue's topic"),
+        ("queueId", INT, "the queue's number"),
+        ("consumerOffset", LONG, "next queue offset to consume"),
+        ("minOffset", LONG, "queue offset of the first message"),
+        ("maxOffset", LONG, "queue offset after the last message"),
         ("lag", LONG, "messages not consumed yet"),
         ("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
         (
             "notAcknowledged",
             LONG,
-            "messages before consumerOffset that the group popped and has not acknowledged, so that they "
-            "come again (by the newest 200,000 check points and acknowledgements)",
+            "messages before consumerOffset, popped and not acknowledged, which come again (by "
+            "the newest 200,000 check points and acknowledgements)",
         ),
-        ("lagMs", LONG, "store time of the newest message minus that of the first unconsumed one"),
+        ("lagMs", LONG, "store time of the newest message minus firstUnconsumedTimestamp"),
         ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
         (
             "deletedFrom",
             TIMESTAMP,
-            "when retention may delete it for its age: fileReservedTime after its log file was written, in "
-            "an hour of deleteWhen, from this quarter of an hour on; null in the last file, which no broker "
-            "deletes, and if it is not known",
+            "when retention may delete that message for its age: fileReservedTime after its log "
+            "file was written, in an hour of deleteWhen, from this quarter of an hour on; null in "
+            "the last file, or if not known",
         ),
         (
             "status",
             TEXT,
-            "OK, BELOW_MIN (unconsumed messages expired), ABOVE_MAX "
-            "(the offset is after the last message), NOT_READ (messages wait in a queue whose number "
-            "is readQueueNums of the topic or more, or whose topic has a perm without 4 or is not in "
-            "topics.json, so that no consumer gets them), LOST_ENTRIES (the entries of waiting messages are "
-            "in no file), LOST_RECORDS (waiting messages are in no file of the log), NOT_KNOWN (the queue "
-            "has no files, and topics.json, which may declare it, cannot be read) or NO_SUCH_QUEUE",
+            "OK; BELOW_MIN: unconsumed messages expired; ABOVE_MAX: the offset is after the last "
+            "message; NOT_READ: messages wait where no consumer reads (queueId is readQueueNums "
+            "or more, perm lacks 4, or topics.json lacks the topic); LOST_ENTRIES, LOST_RECORDS: "
+            "entries or records of waiting messages are in no file; NOT_KNOWN: the queue has no "
+            "files, and topics.json cannot be read; NO_SUCH_QUEUE",
         ),
-        ("configFile", TEXT, "the file that says so"),
-        ("configModified", TIMESTAMP, "when that was written"),
-        ("configAgeMs", LONG, "age of the file, which misses what was consumed since"),
+        ("configFile", TEXT, "file with the offset"),
+        ("configModified", TIMESTAMP, "when it was written"),
+        ("configAgeMs", LONG, "its age; what was consumed since is missing"),
     ),
     lambda store, ranges: group_rows(store, committed_offsets(store.path)),
 )
@@ -198,14 +197,13 @@ OFFSETS = Table(
         (
             "kind",
             TEXT,
-            "consumer, lmq (light queue), pull (what the group was sent), pop (what it was given in order) "
-            "or delay (delay level)",
+            "consumer, lmq (light queue), pull (sent), pop (given in order) or delay (delay level)",
         ),
-        ("file", TEXT, "the file that says so"),
+        ("file", TEXT, "file with the offset"),
         ("consumerGroup", TEXT, "the group; null for a delay level"),
-        ("topic", TEXT, "topic of the queue"),
-        ("queueId", INT, "number of the queue; for a delay level, the level minus one"),
-        ("offset", LONG, "the next queue offset to consume, to send or to deliver"),
+        ("topic", TEXT, "the queue's topic"),
+        ("queueId", INT, "the queue's number; the delay level minus one"),
+        ("offset", LONG, "next queue offset to consume, send or deliver"),
     ),
     _offsets,
 )

@@ -56,7 +56,7 @@ _HOW = (
 
 
 class DeltaUnavailableError(StoreError):
-    """The export writes Delta, but this Spark does not have it."""
+    """This Spark does not have Delta."""
 
     code = "RMQSTORE_DELTA_UNAVAILABLE"
 

@@ -22,7 +22,7 @@ _SALVAGED = "a salvaged store (`rmqstore salvage STORE --to NEW` copies the inta
 
 
 class AlreadyDoneError(JournalError):
-    """A job that is asked for has been done, and its target has what it wrote."""
+    """The job was done before: its target has what it wrote."""
 
     code = "RMQSTORE_ALREADY_DONE"
 

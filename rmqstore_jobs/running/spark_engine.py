@@ -109,7 +109,7 @@ def ship_jobs() -> None:
 
 
 class SparkUnavailableError(StoreError):
-    """The job needs Spark, but pyspark is not installed."""
+    """The job needs pyspark."""
 
     code = "RMQSTORE_SPARK_UNAVAILABLE"
 

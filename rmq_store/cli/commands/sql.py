@@ -62,7 +62,7 @@ def sql(
         "--store",
         multiple=True,
         type=options.StorePath(),
-        help="Another store, or a pattern of some; repeatable. Column brokerName names the store of a row.",
+        help="Another store, or a pattern; repeatable. brokerName names the store of a row.",
     ),
     keys: tuple[str, ...] = options.KEYS,
     begin: Time | None = options.SINCE,

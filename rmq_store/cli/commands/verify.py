@@ -42,8 +42,7 @@ def verify(
         "--workers",
         type=options.WholeNumber(min=1),
         metavar="N",
-        help="Processes that work on parts of the log, with --engine local (default: the cores of this "
-        "host).",
+        help="Processes, with --engine local (default: the cores of this host).",
     ),
     bodies: bool = flag("--bodies", help="Open all compressed bodies, not only their first bytes."),
     verbose: bool = flag("--verbose", "-v", help="Print every finding, and what to do about it."),
@@ -124,8 +123,7 @@ def diff(
         help="The configuration file of OTHER's broker.",
     ),
     messages: bool = flag(
-        "--messages",
-        help="Compare the messages by UNIQ_KEY and body, wherever they are: after a migration or replay.",
+        "--messages", help="Compare messages by UNIQ_KEY and body, wherever they are."
     ),
     topics: tuple[str, ...] = options.TOPICS,
     damage: SkippedDamage = DAMAGE,

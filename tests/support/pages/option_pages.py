@@ -30,7 +30,10 @@ _SHORT = {
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 # What docs/commands.md says of all commands that have them.
-SHARED = ("--broker-conf", "--broker-name", "--json", "--engine", "--master")
+SHARED = (
+    *("--broker-conf", "--broker-name", "--json", "--engine", "--master", "--tag", "--key"),
+    *("--skip-damaged", "--history", "--header", "--columns", "--full", "--charset"),
+)
 _HEADER = "| option | meaning |\n|---|---|\n"
 
 
@@ -69,7 +72,7 @@ def options(command: click.Command) -> str:
     if shared:
         also = "Also" if rows else "Only"
         reported += (
-            f"{also} [what commands share](../commands.md#shared-options): {', '.join(shared)}.\n\n"
+            f"{also} [shared options](../commands.md#shared-options): {', '.join(shared)}.\n\n"
         )
     if others:
         reported += f"Of the [Spark source](../spark.md): {', '.join(others)}.\n\n"
