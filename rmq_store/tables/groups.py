@@ -144,8 +144,8 @@ GROUPS = Table(
         (
             "notAcknowledged",
             LONG,
-            "messages before consumerOffset, popped and not acknowledged, which come again (by "
-            "the newest 200,000 check points and acknowledgements)",
+            "messages before consumerOffset, popped and not acknowledged: they come again (by the "
+            "newest 200,000 check points and acknowledgements)",
         ),
         ("lagMs", LONG, "store time of the newest message minus firstUnconsumedTimestamp"),
         ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
@@ -153,17 +153,15 @@ GROUPS = Table(
             "deletedFrom",
             TIMESTAMP,
             "when retention may delete that message for its age: fileReservedTime after its log "
-            "file was written, in an hour of deleteWhen, from this quarter of an hour on; null in "
-            "the last file, or if not known",
+            "file was written, in an hour of deleteWhen; null in the last file, or if not known",
         ),
         (
             "status",
             TEXT,
             "OK; BELOW_MIN: unconsumed messages expired; ABOVE_MAX: the offset is after the last "
-            "message; NOT_READ: messages wait where no consumer reads (queueId is readQueueNums "
-            "or more, perm lacks 4, or topics.json lacks the topic); LOST_ENTRIES, LOST_RECORDS: "
-            "entries or records of waiting messages are in no file; NOT_KNOWN: the queue has no "
-            "files, and topics.json cannot be read; NO_SUCH_QUEUE",
+            "message; NOT_READ: no consumer reads the queue (readQueueNums, perm, or not in "
+            "topics.json); LOST_ENTRIES, LOST_RECORDS: entries or records of waiting messages are "
+            "lost; NOT_KNOWN: no files, and topics.json cannot be read; NO_SUCH_QUEUE",
         ),
         ("configFile", TEXT, "file with the offset"),
         ("configModified", TIMESTAMP, "when it was written"),

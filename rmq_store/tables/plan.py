@@ -66,11 +66,7 @@ STREAM = Table(
         ("path", TEXT, "the store; null if it is gone"),
         ("batchId", LONG, "last micro-batch committed"),
         ("plannedBatchId", LONG, "last one planned, maybe in progress"),
-        (
-            "logOffset",
-            LONG,
-            "log offset that the committed ones reach; null for a store not in them",
-        ),
+        ("logOffset", LONG, "log offset that these reach; null for a store not in them"),
         ("logEnd", LONG, "log offset where whole records end"),
         ("bytesBehind", LONG, "logEnd minus logOffset; the whole log if that is null"),
         ("storeTimestamp", TIMESTAMP, "when the last record before `logOffset` was stored"),

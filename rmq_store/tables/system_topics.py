@@ -19,14 +19,13 @@ SCHEDULED = Table(
             "state",
             TEXT,
             "waiting; overdue (due before the newest record of the log); delivered (its copy is "
-            "there, and the broker's files do not say so yet: it may come twice); cancelled (an "
-            "order to delete it waits for the same time, and there is no copy); lost (the timer "
-            "log does not lead to it)",
+            "there, but the broker does not know yet: it may come twice); cancelled (an order to "
+            "delete it waits for the same time); lost (the timer log does not lead to it)",
         ),
         ("topic", TEXT, "its topic (REAL_TOPIC)"),
         ("queueId", INT, "its queue (REAL_QID)"),
         ("dueTimestamp", TIMESTAMP, "when due"),
-        ("overdueMs", LONG, "store time of the newest record minus dueTimestamp, if overdue"),
+        ("overdueMs", LONG, "store time of the newest record minus dueTimestamp"),
         ("delayLevel", INT, "from 1; null for a timer"),
         ("bornTimestamp", TIMESTAMP, "when the producer created it"),
         ("storeTimestamp", TIMESTAMP, "when the broker stored it"),
@@ -54,15 +53,14 @@ TRANSACTIONS = Table(
         (
             "state",
             TEXT,
-            "open, committed, rolledBack, givenUp (asked too often, moved to "
-            "TRANS_CHECK_MAX_TIME_TOPIC), ended (committed or rolled back, not known which), or "
-            "unknown (op messages cannot be read)",
+            "open, committed, rolledBack, givenUp (in TRANS_CHECK_MAX_TIME_TOPIC), ended "
+            "(committed or rolled back), or unknown (op messages cannot be read)",
         ),
         ("producerGroup", TEXT, "property PGROUP"),
         ("topic", TEXT, "its topic (REAL_TOPIC)"),
         ("queueId", INT, "its queue (REAL_QID)"),
         ("sinceTimestamp", TIMESTAMP, "when its first remaining half message was stored"),
-        ("openMs", LONG, "store time of the newest record minus that, if open"),
+        ("openMs", LONG, "store time of the newest record minus that"),
         ("checks", INT, "how often the broker asked the producer"),
         ("lastCheckTimestamp", TIMESTAMP, "when it asked last"),
         ("halfMessages", INT, "remaining half messages: each check stores one more"),
@@ -141,9 +139,9 @@ POP = Table(
         (
             "state",
             TEXT,
-            "acknowledged; invisible (not acknowledged, and no other consumer gets it yet); due "
-            "(invisibleUntil is before the newest record of the log: the broker gives it again); "
-            "retried (a copy is in the retry or dead-letter topic)",
+            "acknowledged; invisible (no other consumer gets it yet); due (invisibleUntil is "
+            "before the newest record of the log: the broker gives it again); retried (a copy is "
+            "in the retry or dead-letter topic)",
         ),
         ("givenTimestamp", TIMESTAMP, "when the group got it"),
         ("invisibleUntil", TIMESTAMP, "until when no other consumer gets it"),
@@ -171,7 +169,7 @@ TRACES = Table(
             TEXT,
             "SUCCESS, FAILED, TIME_OUT, EXCEPTION, RETURNNULL, or the state of a transaction",
         ),
-        ("costMs", LONG, "how long sending took, or consuming a batch on average"),
+        ("costMs", LONG, "time to send, or to consume a batch on average"),
         ("retryTimes", LONG, "how often sent back before"),
         ("requestId", TEXT, "joins SubBefore with SubAfter"),
         ("messageType", TEXT, "the client's MessageType"),

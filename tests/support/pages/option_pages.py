@@ -22,17 +22,22 @@ from tests.support.checkout import CHECKOUT
 DOCS = CHECKOUT / "docs"
 JOBS = ("dlq", "export", "replay")
 # docs/commands.md says which forms a time has.
+_FORMS = SINCE.settings["help"].partition(": ")[2]
+_TIME = "[TIME](../commands.md#what-all-commands-share)"
 _SHORT = {
-    SINCE.settings[
-        "help"
-    ]: "Only messages stored at [TIME](../commands.md#what-all-commands-share) or later."
+    f"{said[0]} TIME{said[1]}: {_FORMS}": f"{said[0]} {_TIME}{said[1]}."
+    for said in (
+        ("The first message stored at", " or later"),
+        ("Delete log files whose messages are all older than", ""),
+    )
 }
 SYNOPSIS = re.compile(r"(?<=^## Synopsis\n\n```text\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 # What docs/commands.md says of all commands that have them.
 SHARED = (
     *("--broker-conf", "--broker-name", "--json", "--engine", "--master", "--tag", "--key"),
-    *("--skip-damaged", "--history", "--header", "--columns", "--full", "--charset"),
+    *("--skip-damaged", "--history", "--header", "--columns", "--full", "--charset", "--since"),
+    *("--until", "--report", "--checksums"),
 )
 _HEADER = "| option | meaning |\n|---|---|\n"
 
