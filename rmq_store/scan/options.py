@@ -154,8 +154,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "brokerConf",
         values.text,
-        "the broker's configuration file, for brokerName, file sizes and cluster; for several "
-        'stores, JSON by broker name: `{"broker-a": "/data/a/broker.conf"}`',
+        "the broker's configuration file; for several stores, JSON by broker name: "
+        '`{"broker-a": "/data/a/broker.conf"}`',
     ),
     Option(
         "source",
@@ -212,7 +212,7 @@ OPTIONS: tuple[Option, ...] = (
         "mode",
         values.parser_of_words(FAILFAST, PERMISSIVE, DROPMALFORMED),
         "on damage: FAILFAST fails the query, PERMISSIVE returns a row with `corruptRecord`, "
-        "DROPMALFORMED leaves the message out and logs the count; `table=damage` lists damage",
+        "DROPMALFORMED leaves the message out and logs the count",
         FAILFAST,
     ),
     Option(

@@ -76,9 +76,7 @@ def options(command: click.Command) -> str:
     reported = _HEADER + "".join(rows) + "\n" if rows else ""
     if shared:
         also = "Also" if rows else "Only"
-        reported += (
-            f"{also} [shared options](../commands.md#shared-options): {', '.join(shared)}.\n\n"
-        )
+        reported += f"{also} [shared](../commands.md#shared-options): {', '.join(shared)}.\n\n"
     if others:
         reported += f"Of the [Spark source](../spark.md): {', '.join(others)}.\n\n"
     return reported
