@@ -272,7 +272,7 @@ def _rebuild(kind: type[StoreError], state: dict[str, Any]) -> StoreError:
 
 
 class NotAStoreError(StoreError):
-    """The folder is not a store, or is a level above or below one."""
+    """The folder is not a store."""
 
     code = "RMQSTORE_NOT_A_STORE"
 
@@ -332,7 +332,7 @@ class BodyError(StoreError):
 
 
 class AccessError(StoreError):
-    """The operating system refused: no permission, a full disk, a read-only folder."""
+    """The operating system refused."""
 
     code = "RMQSTORE_ACCESS"
 

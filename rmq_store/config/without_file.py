@@ -9,18 +9,17 @@ import os
 
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, TIMER_CHECK, TIMER_LOG
 
-_GROUPS_BEGIN = "knows no offset of a group, so that each starts like a new one"
+_GROUPS_BEGIN = "knows no offset of a group: each starts like a new one"
 EFFECTS = {
     "topics.json": "knows no topic of its users and serves none of their messages, and does not start "
     "where a topic has a batch queue",
     "consumerOffset.json": _GROUPS_BEGIN,
     "lmqConsumerOffset.json": _GROUPS_BEGIN,
     "subscriptionGroup.json": "knows no group",
-    "delayOffset.json": "delivers every delayed message that is still in the log, those too that it has "
-    "delivered",
+    "delayOffset.json": "delivers every delayed message in the log, delivered ones too",
     "consumerFilter.json": "knows no filter of a group",
-    "consumerOrderInfo.json": "forgets which messages it gave out in order, and gives them out again",
-    TIMER_CHECK: "delivers timer messages once more that it has delivered",
+    "consumerOrderInfo.json": "gives out again what it gave out in order",
+    TIMER_CHECK: "delivers timer messages again that it has delivered",
     TIMER_LOG: "does not deliver the timer messages that wait",
     CHECKPOINT_FILE: "scans the whole log if it has to recover",
 }

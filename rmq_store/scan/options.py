@@ -97,8 +97,8 @@ OPTIONS: tuple[Option, ...] = (
         "startingOffsets",
         values.offsets("earliest"),
         'first queue offset, as JSON: `{"orders": {"0": 23}}`, or for one broker: '
-        '`{"orders": {"broker-a": {"0": 23}}}`; -2 is earliest, -1 latest; a queue not named '
-        "starts at its earliest",
+        '`{"orders": {"broker-a": {"0": 23}}}`; -2 is earliest, -1 latest; other queues '
+        "start at earliest",
         "earliest",
     ),
     Option(
@@ -141,8 +141,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "failOnDataLoss",
         values.flag,
-        "fail if requested messages have expired, before or while the query runs; if false, read "
-        "the others and log a warning",
+        "fail if requested messages have expired; if false, read the others and log a warning",
         "true",
     ),
     Option(
@@ -166,8 +165,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "compacted",
         values.flag,
-        "a topic with `cleanup.policy=COMPACTION` gives what consumers are served: the last message "
-        "of each key; `false`: all messages of its queues",
+        "a topic with `cleanup.policy=COMPACTION` gives the last message of each key; `false`: all "
+        "messages of its queues",
         "true",
     ),
     Option(

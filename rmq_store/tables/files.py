@@ -215,7 +215,7 @@ CHECKPOINT_TABLE = Table(
         ("logicsPhysicalOffset", LONG, "log offset that flushed queues reach"),
         ("logStart", LONG, "log offset of the first file"),
         ("logEnd", LONG, "log offset after the last record"),
-        ("cleanShutdown", FLAG, "no file abort: the broker stopped cleanly"),
+        ("cleanShutdown", FLAG, "no file abort: it stopped cleanly"),
     ),
     _checkpoint,
 )

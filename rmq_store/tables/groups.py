@@ -140,7 +140,7 @@ GROUPS = Table(
         ("minOffset", LONG, "queue offset of the first message"),
         ("maxOffset", LONG, "queue offset after the last message"),
         ("lag", LONG, "messages not consumed yet"),
-        ("lagBytes", LONG, "bytes of their records; estimated above a million messages"),
+        ("lagBytes", LONG, "their bytes; estimated above a million messages"),
         (
             "notAcknowledged",
             LONG,
@@ -165,7 +165,7 @@ GROUPS = Table(
         ),
         ("configFile", TEXT, "file with the offset"),
         ("configModified", TIMESTAMP, "when it was written"),
-        ("configAgeMs", LONG, "its age; what was consumed since is missing"),
+        ("configAgeMs", LONG, "its age: later consumption is missing"),
     ),
     lambda store, ranges: group_rows(store, committed_offsets(store.path)),
 )
@@ -192,11 +192,7 @@ OFFSETS = Table(
     "offsets",
     "every offset in the broker's files, unchanged",
     table_columns(
-        (
-            "kind",
-            TEXT,
-            "consumer, lmq (light queue), pull (sent), pop (given in order) or delay (delay level)",
-        ),
+        ("kind", TEXT, "consumer, lmq (light queue), pull, pop (in order) or delay (delay level)"),
         ("file", TEXT, "file with the offset"),
         ("consumerGroup", TEXT, "the group; null for a delay level"),
         ("topic", TEXT, "the queue's topic"),

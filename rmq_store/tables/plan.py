@@ -65,7 +65,7 @@ STREAM = Table(
     table_columns(
         ("path", TEXT, "the store; null if it is gone"),
         ("batchId", LONG, "last micro-batch committed"),
-        ("plannedBatchId", LONG, "last one planned, maybe in progress"),
+        ("plannedBatchId", LONG, "last one planned"),
         ("logOffset", LONG, "log offset that these reach; null for a store not in them"),
         ("logEnd", LONG, "log offset where whole records end"),
         ("bytesBehind", LONG, "logEnd minus logOffset; the whole log if that is null"),

@@ -20,7 +20,7 @@ SCHEDULED = Table(
             TEXT,
             "waiting; overdue (due before the newest record of the log); delivered (its copy is "
             "there, but the broker does not know yet: it may come twice); cancelled (an order to "
-            "delete it waits for the same time); lost (the timer log does not lead to it)",
+            "delete it waits); lost (the timer log does not lead to it)",
         ),
         ("topic", TEXT, "its topic (REAL_TOPIC)"),
         ("queueId", INT, "its queue (REAL_QID)"),
@@ -32,10 +32,10 @@ SCHEDULED = Table(
         ("tags", TEXT, "property TAGS"),
         ("keys", TEXT, "property KEYS"),
         ("uniqKey", TEXT, "property UNIQ_KEY"),
-        ("msgId", TEXT, "offsetMsgId of the stored record"),
+        ("msgId", TEXT, "its offsetMsgId"),
         ("reconsumeTimes", INT, "how often a consumer sent it back"),
-        ("storeSize", INT, "bytes of the stored record"),
-        ("heldIn", TEXT, "the broker's topic that holds it"),
+        ("storeSize", INT, "bytes of its record"),
+        ("heldIn", TEXT, "the broker's topic with it"),
         ("heldQueueId", INT, "its queue there"),
         ("heldQueueOffset", LONG, "its queue offset there"),
         ("commitLogOffset", LONG, "its log offset"),
@@ -63,7 +63,7 @@ TRANSACTIONS = Table(
         ("openMs", LONG, "store time of the newest record minus that"),
         ("checks", INT, "how often the broker asked the producer"),
         ("lastCheckTimestamp", TIMESTAMP, "when it asked last"),
-        ("halfMessages", INT, "remaining half messages: each check stores one more"),
+        ("halfMessages", INT, "half messages that remain"),
         ("bornTimestamp", TIMESTAMP, "when the producer created it"),
         ("tags", TEXT, "property TAGS"),
         ("keys", TEXT, "property KEYS"),
@@ -90,8 +90,8 @@ _MESSAGE = (
     ("tags", TEXT, "property TAGS"),
     ("keys", TEXT, "property KEYS"),
     ("uniqKey", TEXT, "property UNIQ_KEY"),
-    ("msgId", TEXT, "offsetMsgId of the stored record"),
-    ("storeSize", INT, "bytes of the stored record"),
+    ("msgId", TEXT, "its offsetMsgId"),
+    ("storeSize", INT, "bytes of its record"),
     ("queueId", INT, "its queue in the group's topic"),
     ("queueOffset", LONG, "its queue offset there"),
     ("commitLogOffset", LONG, "its log offset"),
@@ -139,9 +139,9 @@ POP = Table(
         (
             "state",
             TEXT,
-            "acknowledged; invisible (no other consumer gets it yet); due (invisibleUntil is "
-            "before the newest record of the log: the broker gives it again); retried (a copy is "
-            "in the retry or dead-letter topic)",
+            "acknowledged; invisible (to other consumers); due (invisibleUntil is before the "
+            "newest record of the log: the broker gives it again); retried (a copy is in the "
+            "retry or dead-letter topic)",
         ),
         ("givenTimestamp", TIMESTAMP, "when the group got it"),
         ("invisibleUntil", TIMESTAMP, "until when no other consumer gets it"),

@@ -37,7 +37,7 @@ TABLE = re.compile(r"(?<=^## Options\n\n).*?(?=^## )", re.DOTALL | re.MULTILINE)
 SHARED = (
     *("--broker-conf", "--broker-name", "--json", "--engine", "--master", "--tag", "--key"),
     *("--skip-damaged", "--history", "--header", "--columns", "--full", "--charset", "--since"),
-    *("--until", "--report", "--checksums"),
+    *("--until", "--report", "--checksums", "--limit", "--system", "--release"),
 )
 _HEADER = "| option | meaning |\n|---|---|\n"
 
