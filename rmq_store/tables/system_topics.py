@@ -104,7 +104,7 @@ DEAD_LETTERS = Table(
         ("consumerGroup", TEXT, "the group"),
         *_ORIGIN,
         ("reconsumeTimes", INT, "how often the group sent it back"),
-        ("maxAttempts", INT, "how often it may (MAX_RECONSUME_TIMES)"),
+        ("maxAttempts", INT, "how often at most (MAX_RECONSUME_TIMES)"),
         ("firstTimestamp", TIMESTAMP, "when its producer created it"),
         ("lastTimestamp", TIMESTAMP, "when the group gave it up"),
         *_MESSAGE,
