@@ -20,7 +20,10 @@ TEXT_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"
 RAW = flag("--raw", help="Print an inner batch as one record, not its messages.")
 FULL = flag("--full", help="Do not cut values to the terminal's width.")
 BODY = option(
-    "--body", type=click.Choice(FORMS), help="Form of bodies. Default: UTF-8 as text, else base64."
+    "--body",
+    type=click.Choice(FORMS),
+    help="Form of bodies. text: other bytes as \\xff; json: on one line. Default: UTF-8 as text, else "
+    "base64.",
 )
 
 

@@ -104,19 +104,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestamp",
         values.timestamps,
-        "the same with times in ms: start at the first message stored then or later",
+        "the same with times in ms: start at the first message stored then or later; goes before "
+        "startingOffsets",
         fills="starting_timestamps",
     ),
     Option(
         "startingTimestamp",
         parse_time,
-        f"start every queue at the first message stored at this time or later: {TIME_FORMS}",
+        f"start every queue at the first message stored at this time or later: {TIME_FORMS}; goes before "
+        "both",
         fills="since",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         values.parser_of_words("latest", "error"),
-        "a queue without a message since that time: `latest` skips it, `error` fails the query",
+        "a queue without a message since that time: `latest` skips it, `error` (Kafka's default) "
+        "fails the query",
         "latest",
         fills="timestamp_strategy",
     ),
@@ -129,13 +132,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingOffsetsByTimestamp",
         values.timestamps,
-        "the same with times in ms: stop before the first message stored then or later",
+        "the same with times in ms: stop before the first message stored then or later; goes before "
+        "endingOffsets",
         fills="ending_timestamps",
     ),
     Option(
         "endingTimestamp",
         parse_time,
-        "stop every queue before the first message stored at this time or later",
+        "stop every queue before the first message stored at this time or later; goes before both",
         fills="until",
     ),
     Option(

@@ -40,7 +40,7 @@ DIFF = Table(
         ("name", TEXT, "queue, group and queue, or file and value"),
         ("first", LONG, "first log offset or queue offset concerned"),
         ("count", LONG, "bytes of the log or messages of the queue"),
-        ("one", TEXT, "what the first store has"),
+        ("one", TEXT, "what the first store has; null for nothing"),
         ("other", TEXT, "what the second store has"),
         ("meaning", TEXT, "the difference in a sentence"),
     ),
