@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -231,19 +231,19 @@ class LazyDataset(Scannable, ds.Dataset):  # type: ignore[misc]
         """The dataset with only the rows that match."""
         raise self._not_here("filter", "Give the filter to to_table() or scanner()")
 
-    def replace_schema(self, schema: pa.Schema) -> Any:
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
         """Refused: the columns are what they are."""
         raise self._not_here("replace_schema", "Name the columns in the query")
 
-    def sort_by(self, sorting: Any, **how: Any) -> Any:
+    def sort_by(self, sorting: Any, **how: Any) -> NoReturn:
         """Refused: it would hold all rows in memory."""
         raise self._not_here("sort_by", "Sort in the query, or to_table().sort_by(...)")
 
-    def join(self, *args: Any, **how: Any) -> Any:
+    def join(self, *args: Any, **how: Any) -> NoReturn:
         """Refused: Arrow's join takes files of its own only."""
         raise self._not_here("join", "Join in the query, or to_table().join(...)")
 
-    def join_asof(self, *args: Any, **how: Any) -> Any:
+    def join_asof(self, *args: Any, **how: Any) -> NoReturn:
         """Refused: Arrow's join takes files of its own only."""
         raise self._not_here("join_asof", "Join in the query, or to_table().join_asof(...)")
 

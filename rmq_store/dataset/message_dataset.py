@@ -171,11 +171,11 @@ class MessageDataset(LazyDataset):
         return self._read_all(self.plan(wanted), columns)
 
     @property
-    def may_be_encoded(self) -> bool:
-        """Whether `encoded_batches` has dictionaries; not in a mode of damage."""
+    def has_dictionaries(self) -> bool:
+        """Whether `dictionary_batches` has dictionaries; not in a mode of damage."""
         return not isinstance(self._query.on_damage, DamageMode)
 
-    def encoded_batches(self, columns: Sequence[str], wanted: Any) -> Batches:
+    def dictionary_batches(self, columns: Sequence[str], wanted: Any) -> Batches:
         """As the batches of a scan, but brokerName and topic are dictionaries."""
         return self._read_all(self.plan(wanted), columns, encoded=True)
 

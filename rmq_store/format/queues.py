@@ -119,7 +119,7 @@ class Entries(Columns):
         points: Mask = (self.size > 0) & (self.size != FILLER_SIZE)
         return points & (self.log_offset >= 0)
 
-    def near_rows(self, rows: Ints) -> Iterator[Ints]:
+    def pieces_of_near_rows(self, rows: Ints) -> Iterator[Ints]:
         """Some rows by queue offset, in pieces: of offsets far apart, each piece is looked up by itself."""
         rows = rows[np.argsort(self.offset[rows], kind="stable")]
         pieces = np.split(rows, np.flatnonzero(np.diff(self.offset[rows]) > _FAR) + 1)

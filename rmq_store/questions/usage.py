@@ -105,7 +105,7 @@ def usage_of(
     ranges: tuple[QueueSlice, ...] | None = None,
     largest: int = 0,
     *,
-    most_of_a_queue: int | None = None,
+    entries_of_a_queue: int | None = None,
     days_by_log: bool = False,
     zone: tzinfo = timezone.utc,
     hours: bool = False,
@@ -113,7 +113,7 @@ def usage_of(
 ) -> UsageAnswer:
     """The usage of `ranges` (default: all queues), with the `largest` messages.
 
-    `most_of_a_queue`: to read at most about so many entries of a queue. Longer days are estimated from
+    `entries_of_a_queue`: to read at most about so many entries of a queue. Longer days are estimated from
     samples, and the largest messages are those of the newest of each queue.
 
     `days_by_log`: a day begins where the log reaches it, which is fast for many queues. That differs from
@@ -128,12 +128,12 @@ def usage_of(
     for part in all_ranges(store) if ranges is None else ranges:
         entries = None
         if days is None:
-            rows += usage_rows(store, [part], most_of_a_queue, zone, hours=hours)
+            rows += usage_rows(store, [part], entries_of_a_queue, zone, hours=hours)
         else:
-            entries = small_queue(store, part, min(_COUNTED, most_of_a_queue or _COUNTED))
-            rows += rows_of_days(store, part, entries, days, most_of_a_queue)
+            entries = small_queue(store, part, min(_COUNTED, entries_of_a_queue or _COUNTED))
+            rows += rows_of_days(store, part, entries, days, entries_of_a_queue)
         if entries is None:
-            large += _large_messages(store, _newest(store, part, most_of_a_queue), largest)
+            large += _large_messages(store, _newest(store, part, entries_of_a_queue), largest)
         else:
             large += _largest_of(part, entries, largest)
         large = heapq.nsmallest(largest, large, _size)

@@ -440,7 +440,7 @@ class EntryCheck:
         for number in np.unique(rows.queue[larger]).tolist():
             queue, mine = rows.queues[number], np.flatnonzero(larger & (rows.queue == number))
             if self._view.is_dense(queue):
-                for near in rows.near_rows(mine):
+                for near in rows.pieces_of_near_rows(mine):
                     ends = near[[0, -1]]
                     places = zip(
                         numbers[ends].tolist(), rows.log_offset[ends].tolist(), strict=True

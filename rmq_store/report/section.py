@@ -267,7 +267,7 @@ class Inquiry:
         return sum(map(len, all_ranges(self.store)))
 
     @cached_property
-    def most_of_a_queue(self) -> int | None:
+    def entries_of_a_queue(self) -> int | None:
         """Entries of a queue that may be read; None for all."""
         if self.messages <= self.bounds.entries:
             return None
@@ -277,7 +277,7 @@ class Inquiry:
     def usage(self) -> UsageAnswer:
         """Messages and bytes by topic and day, and the largest messages."""
         return usage_of(
-            self.store, None, LARGEST, most_of_a_queue=self.most_of_a_queue, days_by_log=True
+            self.store, None, LARGEST, entries_of_a_queue=self.entries_of_a_queue, days_by_log=True
         )
 
     @cached_property

@@ -44,7 +44,7 @@ def space(inquiry: Inquiry) -> Section:
     usage = inquiry.usage
     topics, days = usage.by("topic"), _by_day(inquiry)
     rest = usage.log_bytes - usage.bytes_in_queues
-    most = inquiry.most_of_a_queue
+    most = inquiry.entries_of_a_queue
     about = "" if most is None else "about "
     estimated = (
         f"Bytes of a queue and day with more than {most or 0:,} messages are estimated from samples; the "
@@ -199,7 +199,7 @@ def rate(inquiry: Inquiry) -> Section:
 
 def largest(inquiry: Inquiry) -> Section:
     """The largest messages, each with the command that prints it."""
-    most, rows = inquiry.most_of_a_queue, inquiry.usage.largest
+    most, rows = inquiry.entries_of_a_queue, inquiry.usage.largest
     grid = columns_of_rows(
         *("largest-messages", "", _LARGEST, rows),
         command=lambda row: inquiry.command(

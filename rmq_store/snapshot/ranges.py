@@ -63,7 +63,7 @@ EMPTY_QUEUE = QueueState(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
-class ListedQueue:
+class UnsettledQueue:
     """A queue while its state is being determined: units [first, stop), and its last record's end."""
 
     files: QueueFiles

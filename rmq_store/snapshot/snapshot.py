@@ -24,7 +24,7 @@ from rmq_store.errors import StoreError
 from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.format.queues import Entries, QueueId
 from rmq_store.markers import was_closed
-from rmq_store.snapshot.ranges import EMPTY_QUEUE, ListedQueue, QueueState
+from rmq_store.snapshot.ranges import EMPTY_QUEUE, QueueState, UnsettledQueue
 from rmq_store.snapshot.undispatched_records import find_undispatched
 
 _T = TypeVar("_T")
@@ -149,7 +149,7 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
     return StoreSnapshot(log.start, end, last_record=last, closed=closed)
 
 
-def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQueue]:
+def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, UnsettledQueue]:
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
     files, log_start = dict(folders.every()), log.start
     found = looked_up_in_parallel(
@@ -159,15 +159,15 @@ def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, ListedQ
     return {queue: found[queue] for queue in files}
 
 
-def _look_at(files: QueueFiles, log_start: int) -> ListedQueue:
+def _look_at(files: QueueFiles, log_start: int) -> UnsettledQueue:
     """Everything needed from a queue's files, read at once, so that none stays open."""
     seen, first = files.ends(), files.first_unit
     if seen is not None and is_at_or_after(*seen.first, log_start):
-        queue = ListedQueue(files, first, seen.stop, first)
+        queue = UnsettledQueue(files, first, seen.stop, first)
         queue.set_last_entry(*seen.last)
         return queue
     stop = files.find_end_unit()
-    queue = ListedQueue(files, first, stop, files.find_unit_at_log(log_start, first, stop))
+    queue = UnsettledQueue(files, first, stop, files.find_unit_at_log(log_start, first, stop))
     if stop > first:
         queue.set_last_entry(*files.unit(stop - 1))
     return queue
@@ -181,7 +181,7 @@ class _LogEnd(NamedTuple):
     stop: int
 
 
-def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: bool) -> _LogEnd:
+def _find_log_end(log: CommitLog, listed: Collection[UnsettledQueue], past_damage: bool) -> _LogEnd:
     """The end of the log.
 
     Walks the records after the last entry of all queues. If no last entry points to a record (the
@@ -198,7 +198,7 @@ def _find_log_end(log: CommitLog, listed: Collection[ListedQueue], past_damage: 
     return _behind_damage(log, _after_damage(log, listed, known)) if past_damage else known
 
 
-def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _LogEnd:
+def _end_without_entries(log: CommitLog, listed: Collection[UnsettledQueue]) -> _LogEnd:
     file = log.last_file()
     if file is None:
         return _LogEnd(log.start, None, log.start)
@@ -207,7 +207,7 @@ def _end_without_entries(log: CommitLog, listed: Collection[ListedQueue]) -> _Lo
     return _LogEnd(max(known, default=log.start), last, end)
 
 
-def _after_damage(log: CommitLog, listed: Collection[ListedQueue], known: _LogEnd) -> _LogEnd:
+def _after_damage(log: CommitLog, listed: Collection[UnsettledQueue], known: _LogEnd) -> _LogEnd:
     """The end after the last whole record that an entry lists beyond the end `known`.
 
     A record that is older than the last one before the damage is left from before the log was cut.
@@ -239,7 +239,7 @@ def _behind_damage(log: CommitLog, known: _LogEnd) -> _LogEnd:
     return _LogEnd(known.dispatched, last, stop)
 
 
-def _state(queue: ListedQueue, tail: Entries | None) -> QueueState:
+def _state(queue: UnsettledQueue, tail: Entries | None) -> QueueState:
     files, first, stop = queue.files, min(queue.min_unit, queue.stop), queue.stop
     start = last = queue.end_offset() if stop > queue.first else stop
     if tail is not None and len(tail):

@@ -24,7 +24,7 @@ from rmq_store.errors import (
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE, Mask
 from rmq_store.format.queues import Entries, QueueId
 from rmq_store.format.record import Gap
-from rmq_store.snapshot.ranges import ListedQueue
+from rmq_store.snapshot.ranges import UnsettledQueue
 
 MOST_UNDISPATCHED = 30_000_000
 """Maximum number of undispatched records in memory, at about 40 bytes each."""
@@ -36,7 +36,7 @@ _LOOK_BACK = 64 << 20  # bytes before the dispatched end to search for strays in
 def find_undispatched(
     log: CommitLog,
     folders: QueueFolders,
-    listed: Mapping[QueueId, ListedQueue],
+    listed: Mapping[QueueId, UnsettledQueue],
     dispatched: int,
     log_end: int,
     back_from: int | None,
@@ -93,7 +93,7 @@ def _strays_in(
     log: CommitLog,
     start: int,
     stop: int,
-    listed: Mapping[QueueId, ListedQueue],
+    listed: Mapping[QueueId, UnsettledQueue],
     requests_of: Callable[[Headers], DispatchRequests],
     damage: list[StoreError],
 ) -> dict[QueueId, Entries]:
@@ -146,7 +146,7 @@ class _Placing:
     so that a reader reports each.
     """
 
-    def __init__(self, log: CommitLog, queue: QueueId, listed_queue: ListedQueue | None) -> None:
+    def __init__(self, log: CommitLog, queue: QueueId, listed_queue: UnsettledQueue | None) -> None:
         self._log, self._queue, self._listed = log, queue, listed_queue
         self.misplaced: list[StoreError] = []
 
@@ -188,7 +188,7 @@ class _Placing:
         self._report(before)
         return run.take(run.offset >= end)
 
-    def _is_answered(self, listed: ListedQueue, entries: Entries) -> Mask:
+    def _is_answered(self, listed: UnsettledQueue, entries: Entries) -> Mask:
         """Which queue offsets have an entry for the same record, for a later one, or for none.
 
         The offset of a later record is used again: the topic was deleted and created again. An

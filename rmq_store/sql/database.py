@@ -390,7 +390,7 @@ class StoreDatabase:
                 if parts is not None:
                     return self._noted(iter(()))
             if messages is not None and self._encodes(messages):
-                return self._noted(messages.encoded_batches(columns, wanted))
+                return self._noted(messages.dictionary_batches(columns, wanted))
             return self._noted(dataset._batches(columns, wanted))
         except StoreError as error:
             self._failed.append(error)
@@ -404,7 +404,7 @@ class StoreDatabase:
         return pa.schema(fields)
 
     def _encodes(self, dataset: MessageDataset) -> bool:
-        return self._takes_dictionaries and dataset.may_be_encoded
+        return self._takes_dictionaries and dataset.has_dictionaries
 
     def _noted(self, batches: Iterator[pa.RecordBatch]) -> Batches:
         try:

@@ -365,7 +365,7 @@ class ListedCheck:
         if len(waiting):
             tally.waiting[queue] += len(waiting)
             tally.first_waiting.setdefault(queue, int(requests.log_offset[waiting].min()))
-        for part in requests.near_rows(rows[~undispatched]):
+        for part in requests.pieces_of_near_rows(rows[~undispatched]):
             self._compare(queue, state.batch, requests, part)
 
     def _compare(self, queue: QueueId, batch: bool, requests: DispatchRequests, rows: Ints) -> None:

@@ -147,7 +147,7 @@ class RecordAppender:
             self.last_record = int(places[at - 1])
             if self.lists:
                 listing = None if facts is None else facts.listed(rows, *place)
-                self.dispatcher.take(data, places[rows], listing)
+                self.dispatcher.collect(data, places[rows], listing)
         self.broken = False
         self.last_timestamp = int(stamps[-1])
         return AppendResult(queue_offset, places, records.total, stamps)

@@ -61,7 +61,7 @@ class Dispatcher:
         self.last_record = 0  # log offset of the last record whose entries are written
         self.last_timestamp = 0  # when it was stored, ms
 
-    def take(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> None:
+    def collect(self, data: Bytes, places: Ints, listing: ListedRecords | None = None) -> None:
         """Queue records at the log offsets `places`, after those of earlier calls; write if they are many.
 
         `listing`: what lists them, where it is known; otherwise it is derived from `data`.

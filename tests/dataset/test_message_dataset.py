@@ -687,8 +687,8 @@ def test_encoded_names_are_those_of_the_broker(untouched: Golden, name: str) -> 
     store = untouched(name)
     with store.open() as opened:
         dataset = opened.messages(unwrap_batches=False)
-        assert dataset.may_be_encoded
-        batches = list(dataset.encoded_batches([*_PLACE, "brokerName"], None))
+        assert dataset.has_dictionaries
+        batches = list(dataset.dictionary_batches([*_PLACE, "brokerName"], None))
         broker = opened.broker_name
     rows = pa.Table.from_batches(batches)
     kind = pa.dictionary(pa.int32(), pa.string())
@@ -705,8 +705,8 @@ def test_names_of_many_topics_are_encoded_by_those_of_a_batch(tmp_path: Path) ->
             writer.append({"topic": topic, "queueId": 0, "body": topic.encode()})
     with MessageStore.open(tmp_path / "many") as store:
         dataset = store.messages(batch_rows=20)
-        batches = list(dataset.encoded_batches(["topic", "body"], None))
-        assert store.messages(on_damage="permissive").may_be_encoded is False
+        batches = list(dataset.dictionary_batches(["topic", "body"], None))
+        assert store.messages(on_damage="permissive").has_dictionaries is False
     assert all(len(batch.column("topic").dictionary) == batch.num_rows for batch in batches)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["topic"].encode() for row in rows] == [row["body"] for row in rows]

@@ -123,7 +123,7 @@ def test_hours_are_those_of_a_zone(golden: Golden) -> None:
 def test_estimates_have_the_same_messages_and_about_the_bytes(name: str, golden: Golden) -> None:
     with golden(name).open() as store:
         usual = usage_of(store, largest=LARGEST)
-        few = usage_of(store, largest=LARGEST, days_by_log=True, most_of_a_queue=10)
+        few = usage_of(store, largest=LARGEST, days_by_log=True, entries_of_a_queue=10)
     assert few.messages == usual.messages
     assert [row["messages"] for row in few.rows] == [row["messages"] for row in usual.rows]
     assert few.bytes_in_queues != usual.bytes_in_queues
