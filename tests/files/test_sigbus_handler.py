@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from rmq_store.errors import DataLossError
 from rmq_store.files.segment_chain import SegmentChain
-from rmq_store.files.sigbus_handler import Faults
+from rmq_store.files.sigbus_handler import ReadFaults
 folder = sys.argv[1]
 path = f"{folder}/{0:020d}"
 SIZE = 1 << 22
@@ -54,7 +54,7 @@ assert window[0] == 7
 os.truncate(path, 1 << 20)
 {USES[use]}
 # Some processors copy the last bytes first: that is a fault of its own.
-assert Faults.count and window[(1 << 20) - 1] == 7 and window[1 << 20] == 0
+assert ReadFaults.count and window[(1 << 20) - 1] == 7 and window[1 << 20] == 0
 leave = lambda: entered.__exit__(None, None, None)
 for ask in (leave, leave, lambda: chain.window(0, 10)):
     try:
