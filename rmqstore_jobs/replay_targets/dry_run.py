@@ -53,7 +53,7 @@ from rmqstore_jobs.replaying.replay_question import (
     columns_for_store,
     property_map,
 )
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, takes_members
 from rmqstore_jobs.running.spark_engine import Session
 
 _BY = {
@@ -190,7 +190,9 @@ def _by_writer(spec: ReplaySpec, path: str, state: OpenState | None) -> Refusals
             config = config.with_defaults_of(target.geometry())
 
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        rows = batch_to_append(batch, how, keep_timestamps=spec.keep_timestamps)
+        rows = batch_to_append(
+            batch, how, keep_timestamps=spec.keep_timestamps, members=takes_members(spec.asked())
+        )
         refused = refused_rows(rows, lambda b: prepare(b, config, how, LOOPBACK, copied=True))
         ended = [] if state is None else state.rows_ended(batch)
         return {row: _plain(error) for row, error in refused} | dict.fromkeys(ended, ENDED)

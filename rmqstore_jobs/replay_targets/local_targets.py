@@ -60,7 +60,7 @@ from rmqstore_jobs.replaying.replay_question import (
     Handled,
     columns_for_store,
 )
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, takes_members
 from rmqstore_jobs.running.failures import failure, is_damage
 from rmqstore_jobs.running.source_options import pieces_in
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop, parallel_shares
@@ -333,7 +333,11 @@ class LocalReplay(ReplayCall):
     def _append_rows(self, target: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
         keeps, moved = self.spec.keep_timestamps, self._moved
         rows = batch_to_append(
-            batch, target.dialect, keep_timestamps=keeps, with_halves=moved is not None
+            batch,
+            target.dialect,
+            keep_timestamps=keeps,
+            members=takes_members(self.spec.asked()),
+            with_halves=moved is not None,
         )
         if moved is None:
             return append_rows(target, rows)

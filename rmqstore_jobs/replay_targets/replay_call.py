@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.format.compression import SysFlag
 from rmq_store.format.queues import QueueSlice
 from rmq_store.format.releases import Dialect
 from rmq_store.questions.answer_by_shares import ask
@@ -35,7 +37,7 @@ from rmqstore_jobs.replaying.replay_question import (
     ReplayRows,
     why_filtered_out,
 )
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, takes_members
 from rmqstore_jobs.running.results import (
     JobResult,
     Provenance,
@@ -109,8 +111,7 @@ class ReplayReport(JobResult):
         return f"finished {'without problems' if self.ok else 'with problems,'} {took}{again}"
 
     def _show_tables(self) -> None:
-        # A broker gets the messages of an inner batch one by one; a store and Parquet get its record.
-        unit = "records" if self.source.options.get("to_broker") is None else "messages"
+        unit = "messages" if takes_members(self.source.options) else "records"
         counts = {
             "selected": self.selected,
             "read": self.read,
@@ -167,13 +168,11 @@ class ReplayCall:
         **how: Any,
     ) -> Handled[Part]:
         """What `handle` makes of the rows of ranges; `how`: of ReplayRows. A wave has no progress, and as
-        many shares at a time as there are cores.
-
-        A broker gets each member of an inner batch; other targets get records as stored.
-        """
+        many shares at a time as there are cores."""
         keys = self.spec.keys if self.spec.by_index else None
-        unwrap = self.spec.to_broker is not None
-        asked = replace(self.scan.options, keys=keys, unwrap_batches=unwrap)
+        asked = replace(
+            self.scan.options, keys=keys, unwrap_batches=takes_members(self.spec.asked())
+        )
         read = replace(self.read, ranges=tuple(ranges), options=asked, is_wave=True)
         engine = engine_of(self.spark, 1) if progress is None else engine_of(self.spark)
         question = ReplayRows(self.spec, read, columns, handle, **how)
@@ -231,15 +230,28 @@ def most_common(reasons: Counter[Any]) -> Iterator[str]:
     return (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
 
 
+_OF_INNER_BATCHES = (
+    SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
+)
 _KEPT = ("topic", "queueId", "flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
 def batch_to_append(
-    batch: pa.RecordBatch, release: Dialect, *, keep_timestamps: bool, with_halves: bool = False
+    batch: pa.RecordBatch,
+    release: Dialect,
+    *,
+    keep_timestamps: bool,
+    members: bool,
+    with_halves: bool = False,
 ) -> pa.RecordBatch:
     """Rows of the source as a batch for `append_batch` of a store of `release`, with stored bodies
-    and the matching sysFlag. `with_halves`: with the places of half messages, in the source."""
+    and the matching sysFlag. `members`: of an inner batch each message has a row, whose sysFlag is that of
+    the record. `with_halves`: with the places of half messages, in the source."""
     columns = {"body": batch["rawBody"], **{name: batch[name] for name in _KEPT}}
+    if members:
+        flags = batch["sysFlag"].to_numpy()
+        inner = flags & SysFlag.INNER_BATCH != 0
+        columns["sysFlag"] = pa.array(np.where(inner, flags & ~_OF_INNER_BATCHES, flags))
     if "properties" in batch.schema.names:
         columns["properties"] = batch["properties"]
     else:

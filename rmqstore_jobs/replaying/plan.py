@@ -28,7 +28,7 @@ from rmq_store.search.log_partitions import queue_offset_steps
 from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 from rmq_store.system_topics.open_state import OpenState, kind_of_broker_record
 from rmqstore_jobs.replaying.replay_question import source_options
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, takes_members
 from rmqstore_jobs.running.failures import AlreadyDoneError
 from rmqstore_jobs.running.source_options import pieces_in
 from spark_source.writing.target import APPENDING, BegunWrite
@@ -202,9 +202,9 @@ def waves_of(scan: StoreScan, start: int | None, wave_bytes: int | None = None) 
 
 
 def messages_selected(scan: StoreScan, spec: ReplaySpec) -> int:
-    """The number of messages to read. For a store or Parquet, an inner batch counts as one."""
+    """The number of messages to read; of records, if the target gets inner batches whole."""
     states, count = scan.store.snapshot.queues, sum(map(len, scan.ranges))
-    if spec.to_broker is not None:
+    if takes_members(spec.asked()):
         return count
     batched = [part for part in scan.ranges if states[part.queue].batch]
     count -= sum(map(len, batched))

@@ -30,7 +30,7 @@ def written(batch: pa.RecordBatch, release: str) -> tuple[str, list[bytes]]:
     names = [name if n in ("properties", "rawProperties") else n for n in batch.schema.names]
     arrays = [properties if n == name else batch[n] for n in names]
     changed = pa.RecordBatch.from_arrays(arrays, names=names)
-    columns = batch_to_append(changed, dialect(release), keep_timestamps=False)
+    columns = batch_to_append(changed, dialect(release), keep_timestamps=False, members=False)
     by_name = dict(zip(columns.schema.names, columns.columns, strict=True))
     return name, property_strings(by_name, dialect(release), StoreConfig()).to_pylist()
 

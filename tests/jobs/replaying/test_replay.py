@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore, QueueId
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.verify import verify
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.replay_question import ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -245,6 +247,73 @@ def test_an_inner_batch_says_where_it_is_now(clean: GoldenStore, tmp_path: Path)
     assert base == 105
     topics = read_topic_configs(tmp_path / "new")
     assert topics["inner"]["attributes"]["queue.type"] == "BatchCQ"
+
+
+@pytest.mark.parametrize("into", ["to_store", "to_parquet"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"tags": ("Ea",)},
+        {"keys": ("ORDER_1404",)},
+        {"keys": ("ORDER_1404",), "by_index": True},
+        {"offsets": {QueueId("inner", 0): (3, 10)}},
+    ],
+    ids=["tags", "keys", "index", "offsets"],
+)
+@pytest.mark.parametrize("name", ["clean-5.3.3", "clean-5.5.0"])
+def test_messages_are_chosen_inside_of_inner_batches(
+    golden: Golden, tmp_path: Path, name: str, chosen: dict[str, Any], into: str
+) -> None:
+    store, target = golden(name), tmp_path / "new"
+    how = {} if "offsets" in chosen else {"topics": ("inner", "orders")}
+    report = run(None, spec(store, **{into: str(target)}, **how, **chosen))
+    start, stop = chosen.get("offsets", {}).get(QueueId("inner", 0), (None, None))
+    columns = ("queueId", "queueOffset", "tags", "keys", "body")
+    with store.open() as source:
+        rows = source.read_batches(
+            ["inner"] if "offsets" in chosen else ["inner", "orders"],
+            start=start,
+            stop=stop,
+            tags=chosen.get("tags"),
+            keys=chosen.get("keys"),
+            columns=["topic", *columns],
+            unwrap_batches=True,
+        ).read_all()
+    wanted = sorted(
+        tuple(row.values())
+        for row in rows.to_pylist()
+        if "offsets" not in chosen or not row["queueId"]
+    )
+    assert report.ok, report.problems
+    assert report.written == {str(target): len(wanted)}
+    if into == "to_parquet":
+        new = pq.read_table(target).to_pylist()
+        assert sorted((row["topic"], *(row[c] for c in columns)) for row in new) == wanted
+        return
+    new = read_back(target)
+    places = (
+        (
+            p["properties"][ORIGIN_PREFIX + "QUEUE_ID"],
+            p["properties"][ORIGIN_PREFIX + "QUEUE_OFFSET"],
+        )
+        for p in new
+    )
+    assert (
+        sorted(
+            (row["topic"], int(q), int(at), row["tags"], row["keys"], row["body"])
+            for row, (q, at) in zip(new, places, strict=True)
+        )
+        == wanted
+    )
+    with MessageStore.open(target) as written:
+        assert verify(written).nothing_wrong
+
+
+def test_whole_topics_keep_their_inner_batches(clean: GoldenStore, tmp_path: Path) -> None:
+    records = [record for record in clean.truth if record["topic"] == "inner"]
+    report = run(None, spec(clean, to_store=str(tmp_path / "new"), topics=("inner",)))
+    assert report.written == {str(tmp_path / "new"): len(records)}
+    assert any("INNER_NUM" in row["properties"] for row in read_back(tmp_path / "new"))
 
 
 # --- into Parquet ---------------------------------------------------------------------------------

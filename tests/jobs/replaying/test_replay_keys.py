@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.plan import narrowed_by_index, scan_of_run, waves_of
-from tests.support.golden import GoldenStore, unpack
+from tests.support.golden import GoldenStore, messages_in, unpack, user_topic
 from tests.support.running.engines import ON_BOTH
 from tests.support.spark.replays import NAME, arrived, expected_rows, spec
 
@@ -32,6 +32,12 @@ def common_key(store: GoldenStore) -> str:
         for word in (record["keys"] or "").split()
     ]
     return max(set(words), key=words.count)
+
+
+def topics_of(store: GoldenStore) -> tuple[str, ...]:
+    """Those whose records are messages: the truth says nothing of the keys inside of an inner batch."""
+    batches = {record["topic"] for record in store.truth if messages_in(record) > 1}
+    return tuple(sorted({r["topic"] for r in store.truth if user_topic(r)} - batches))
 
 
 def expected(store: GoldenStore, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
@@ -75,7 +81,8 @@ def test_what_the_index_lacks_is_found_in_the_log(tmp_path: Path, lost: str) -> 
         files[len(files) // 2].unlink()
     key = common_key(store)
     new = str(tmp_path / "new")
-    asked = spec(store, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
+    how = {"keys": (key,), "by_index": True, "wave_bytes": LONGER_WAVE}
+    asked = spec(store, to_store=new, topics=topics_of(store), **how)
     report = run(None, asked)
     wanted = expected_rows(store, has(key))
     assert len(wanted) > 10
@@ -87,9 +94,8 @@ def test_keys_and_tags_together_and_one_that_is_nowhere(clean: GoldenStore, tmp_
     key = common_key(clean)
     tags = {record["tags"] for record in expected(clean, has(key)) if record["tags"]}
     tag = min(tags - {"*"})
-    both = run(
-        None, spec(clean, to_store=str(tmp_path / "a"), keys=(key,), by_index=True, tags=(tag,))
-    )
+    how = {"topics": topics_of(clean), "by_index": True}
+    both = run(None, spec(clean, to_store=str(tmp_path / "a"), keys=(key,), tags=(tag,), **how))
     wanted = expected_rows(clean, lambda record: has(key)(record) and record["tags"] == tag)
     assert arrived(tmp_path / "a") == wanted
     assert both.skipped == {"other tags or keys": both.selected - len(wanted)}
@@ -102,7 +108,8 @@ def test_keys_and_tags_together_and_one_that_is_nowhere(clean: GoldenStore, tmp_
 def test_a_replay_of_keys_that_was_stopped_goes_on(clean: GoldenStore, tmp_path: Path) -> None:
     key = common_key(clean)
     new = str(tmp_path / "new")
-    asked = spec(clean, to_store=new, keys=(key,), by_index=True, wave_bytes=LONGER_WAVE)
+    how = {"keys": (key,), "by_index": True, "wave_bytes": WAVE}
+    asked = spec(clean, to_store=new, topics=topics_of(clean), **how)
     wanted = expected_rows(clean, has(key))
     stops = iter([False, True])
     assert run(None, asked, lambda: next(stops)).stopped_by == "stopped on request"
