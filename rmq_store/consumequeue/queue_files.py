@@ -498,6 +498,7 @@ class QueueWriter:
         self._batches: set[QueueId] = set()
         self._streams: dict[tuple[QueueId, bool], SegmentWriter] = {}
         self._last_log_offsets: dict[QueueId, int] = {}
+        self._said_moved = False
 
     def set_end(self, queue: QueueId, units: int | None, *, batch: bool) -> None:
         """Set the number of units that the caller found in the queue.
@@ -542,6 +543,18 @@ class QueueWriter:
             rows = taken
             if not len(rows):
                 return
+            moved = requests.offset[rows] != end + np.arange(len(rows))
+            if moved.any() and not self._said_moved:
+                self._said_moved = True
+                LOG.warning(
+                    "records of queue %s get smaller queue offsets than their own, from %d instead of %d "
+                    "on: records before them are missing, damaged or of another queue. Offsets that "
+                    "consumers committed mean other messages there. Other queues may have such "
+                    "records too; rmqstore verify of the new store counts them",
+                    queue.name,
+                    end + int(moved.argmax()),
+                    int(requests.offset[rows][moved][0]),
+                )
         units = units_of(requests, rows, batch=batch)
         self._stream(queue, batch).write(end * units.itemsize, units.view(np.uint8))
         self._ends[queue] = end + len(rows)

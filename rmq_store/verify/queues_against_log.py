@@ -173,13 +173,16 @@ _MISSES = Severity.ERROR, "queue-misses-record"
 _UNLISTED = {
     _MISSING: (*_MISSES, _IN_NO_ENTRY + "No consumer gets them", _REBUILD),
     _LOW: (
-        *_MISSES,
+        Severity.ERROR,
+        "queue-lists-too-low",
         _MOVED,
         "Normal after a rebuild of a log that had lost records: later ones get smaller queue offsets. "
-        "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time",
+        "Committed offsets of consumers mean other messages then: rmqstore offsets --reset-to-time. Of one "
+        "record alone, very far off, bits of the queueOffset have changed",
     ),
     _HIGH: (
-        *_MISSES,
+        Severity.ERROR,
+        "queue-lists-too-high",
         _MOVED,
         "The queue repeats an entry, has one too many, or lists two records of one queue offset, of which a "
         f"rebuild lists the first alone. {_REBUILD}",

@@ -31,7 +31,11 @@ from rmq_store.verify.findings import Finding, Severity
 SOUND, FLAWED, DAMAGED = "sound", "flawed", "damaged"
 
 _UNLISTED = ("queue-misses-record", "queue-missing")  # messages that no consumer gets
-_IN_QUEUES = (*_UNLISTED, "queue-dangling-entry", "queue-wrong-tags-code")
+_MOVED = ("queue-lists-too-low", "queue-lists-too-high")  # which consumers get elsewhere
+_IN_QUEUES = (
+    *(*_UNLISTED, "queue-lists-too-high"),  # a rebuild lists those that are too low as they are
+    *("queue-dangling-entry", "queue-wrong-tags-code"),
+)
 _LOST_END = ("log-end-lost", "checkpoint-ahead")
 _IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed")
 
@@ -60,7 +64,8 @@ class NextStep:
 class Verdict:
     """The verdict on a store. `state`: sound; flawed, if nothing is lost and something is wrong; damaged.
 
-    `unlisted`: messages of the log that no consumer gets. `starts`: whether a broker starts on it; None if
+    `unlisted`: messages of the log that no consumer gets; `moved`: those that a queue lists at another queue
+    offset than their own. `starts`: whether a broker starts on it; None if
     one has it open, the files are not on this host, or the store has RocksDB or is in DLedger mode.
     `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues.
     """
@@ -68,6 +73,7 @@ class Verdict:
     state: str
     lost: LostMessages
     unlisted: int
+    moved: int
     starts: bool | None
     refusals: tuple[RefusedFile, ...]
     cuts: int
@@ -84,6 +90,7 @@ class Verdict:
             "lost_before": None if lost.before_ms is None else shown_time(lost.before_ms),
             "damaged_bytes": lost.bytes,
             "unlisted_messages": self.unlisted,
+            "moved_messages": self.moved,
             "broker_starts": self.starts,
             "broker_refuses": [
                 {"path": file.path, "reason": file.reason} for file in self.refusals
@@ -115,6 +122,8 @@ class Verdict:
             said.append(f"{counted(lost.bytes, 'byte')} of the log lost{_when(lost)}")
         if self.unlisted:
             said.append(f"{counted(self.unlisted, 'message')} in the log that no consumer gets")
+        if self.moved:
+            said.append(f"{counted(self.moved, 'message')} at another queue offset than their own")
         if not said and self.state == FLAWED:
             said.append("no message is lost")
         return self.state if not said else f"{self.state}: {'; '.join(said)}"
@@ -174,6 +183,7 @@ def verdict_of(
             sum(lost.values()), len(lost), *times, sum(stop - start for start, stop in damage)
         ),
         sum(wrong[code] for code in _UNLISTED),
+        sum(wrong[code] for code in _MOVED),
         None if start is None else not refusals,
         refusals,
         cuts,

@@ -10,6 +10,7 @@ from rmq_store import MessageStore, QueueId, StoreError
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.recovery import recover
 from rmq_store.verify import Severity, verify
+from tests.support.damage import log_file_at, write_at
 from tests.support.golden import GoldenStore, offsets, unpack
 from tests.support.renumbered import renumber, units_of, write_units
 
@@ -102,7 +103,7 @@ def test_verify_says_which_offsets_are_in_no_entry_and_how_far_later_ones_moved(
     units = units_of(golden, *queue)
     write_units(golden, *queue, units[:first] + units[stop:])
     lost, moved = golden.verified().findings
-    assert {lost.code, moved.code} == {"queue-misses-record"}
+    assert (lost.code, moved.code) == ("queue-misses-record", "queue-lists-too-low")
     assert (lost.count, moved.count) == (stop - first, len(units) - stop)
     assert f"queue offsets {first} to {stop - 1};" in lost.meaning
     assert f"queue offsets {stop} to {len(units) - 1}," in moved.meaning
@@ -222,3 +223,32 @@ def test_entries_that_changed_places_are_not_said_to_be_lost(copy: GoldenStore) 
     for one, offset, side in zip(found, (20, 10), ("low", "high"), strict=True):
         assert f"queue offset {offset}, listed at another queue offset" in one
         assert f"10 places too {side}" in one
+
+
+def test_a_queue_id_whose_bits_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The CRC of a body does not cover it: the record is sound, and of a queue that nobody reads."""
+    golden = unpack("clean-5.5.0", tmp_path)
+    (record,) = (
+        r for r in golden.truth if (r["topic"], r["queueId"], r["queueOffset"]) == (*ORDERS, 40)
+    )
+    write_at(log_file_at(golden, 0), record["commitLogOffset"] + 15, b"\x40")
+    rebuild(golden.path, tmp_path / "rebuilt")
+    moved = len(units_of(golden, *ORDERS)) - 41
+    assert (
+        "orders/0 get smaller queue offsets than their own, from 40 instead of 41 on" in caplog.text
+    )
+    with MessageStore.open(tmp_path / "rebuilt") as rebuilt:
+        verdict = verify(rebuilt).verdict
+    assert (verdict.unlisted, verdict.moved, verdict.lacks_messages) == (0, moved, False)
+    assert verdict.help is None  # a rebuild of it would be the same
+
+
+def test_a_queue_offset_whose_bits_changed(tmp_path: Path) -> None:
+    golden = unpack("clean-5.5.0", tmp_path)
+    (record,) = (
+        r for r in golden.truth if (r["topic"], r["queueId"], r["queueOffset"]) == (*ORDERS, 40)
+    )
+    write_at(log_file_at(golden, 0), record["commitLogOffset"] + 20, b"\x10")
+    verdict = golden.verified().verdict
+    assert verdict.sentence() == "flawed: 1 message at another queue offset than their own"
+    assert verdict.help is None

@@ -400,7 +400,7 @@ def test_two_inner_batches_of_one_queue_offset(clean: GoldenStore, tmp_path: Pat
     place = path.read_bytes().index(was, at - int(path.name))
     assert place < at - int(path.name) + second["storeSize"]
     write_at(path, place, becomes)
-    listed = one(verified(clean.path), "queue-misses-record")
+    listed = one(verified(clean.path), "queue-lists-too-high")
     assert "of which a rebuild lists the first alone" in (listed.advice or "")
     report = rebuild(clean.path, tmp_path / "rebuilt")
     (said,) = report.recovery.lines_of_left_out()
