@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import lz4.frame
@@ -45,7 +47,7 @@ def enters_index(sys_flag: Any) -> Any:
 DEFAULT_MAX_BODY_BYTES = 256 << 20
 """Largest body after decompression. The broker limits the stored size, to 4 MiB by default."""
 
-_ZSTD_STEP = 1024
+_FRAME_STEP = 1024
 _GZIP, _GZIP_WINDOW, _ZLIB_WINDOW = b"\x1f\x8b", 31, 15
 _GZIP_PAIR = int.from_bytes(_GZIP, "big")
 _MAGICS = {"LZ4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}
@@ -126,31 +128,27 @@ def _open_zlib(stored: bytes, limit: int) -> bytes:
     return body
 
 
-def _open_lz4(stored: bytes, limit: int) -> bytes:
-    opener = lz4.frame.LZ4FrameDecompressor()
-    body: bytes = opener.decompress(stored, max_length=limit)
-    if not opener.eof and len(body) < limit:
-        raise EOFError("the frame ends early")
-    return body
-
-
-def _open_zstd(stored: bytes, limit: int) -> bytes:
+def _open_frames(stored: bytes, limit: int, opener_of: Callable[[], Any]) -> bytes:
     # Frames carry no content size, and a body may hold several. Small steps limit the memory:
-    # four bytes can expand to a block of 128 KiB.
+    # four bytes of zstd can expand to a block of 128 KiB.
     pieces: list[bytes] = []
     size = at = 0
-    opener = zstandard.ZstdDecompressor().decompressobj()
+    opener = opener_of()
     while at < len(stored) and size < limit:
-        step = stored[at : at + _ZSTD_STEP]
+        step = stored[at : at + _FRAME_STEP]
         piece = opener.decompress(step)
         pieces.append(piece)
         size += len(piece)
         at += len(step)
-        if opener.eof and (at := at - len(opener.unused_data)) < len(stored):
-            opener = zstandard.ZstdDecompressor().decompressobj()
+        if opener.eof and (at := at - len(opener.unused_data or b"")) < len(stored):
+            opener = opener_of()
     if not opener.eof and size < limit:
         raise EOFError("the frame ends early")
     return b"".join(pieces)
 
 
-_OPENERS = {"zlib": _open_zlib, "LZ4": _open_lz4, "zstd": _open_zstd}
+_OPENERS: dict[str, Callable[[bytes, int], bytes]] = {
+    "zlib": _open_zlib,
+    "LZ4": partial(_open_frames, opener_of=lz4.frame.LZ4FrameDecompressor),
+    "zstd": partial(_open_frames, opener_of=lambda: zstandard.ZstdDecompressor().decompressobj()),
+}

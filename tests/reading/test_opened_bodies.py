@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
+import lz4.frame
 import numpy as np
 import pyarrow as pa
 import pytest
+import zstandard
 
 from rmq_store import MessageStore, StoreError
 from rmq_store.arrow.column_values import OPENED_BYTES
@@ -115,3 +118,26 @@ def test_gzip_under_the_flag_is_opened(flag: int) -> None:
         decompress(stored, flag, max_body_bytes=len(body) - 1)
     with pytest.raises(BodyError, match="does not decompress"):
         decompress(b"\x1f\x8b" + body, flag)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pack"),
+    [
+        (SysFlag.COMPRESSION_LZ4, lz4.frame.compress),
+        (SysFlag.COMPRESSION_ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress),
+    ],
+)
+def test_a_body_of_several_frames_is_all_of_them(kind: int, pack: Callable[[bytes], bytes]) -> None:
+    """As a client reads it. The limit is of the sum, and each byte is of a frame."""
+    flag, body = int(SysFlag.COMPRESSED | kind), b"a body " * 9_000
+    frames = [pack(body[:500]), pack(b""), pack(body[500:40_000]), pack(body[40_000:])]
+    stored = b"".join(frames)
+    assert decompress(stored, flag) == body
+    assert decompress(stored, flag, max_body_bytes=len(body)) == body
+    with pytest.raises(BodyError, match="exceeds the limit"):
+        decompress(stored, flag, max_body_bytes=len(body) - 1)
+    for cut in (stored[:-3], stored + frames[0][:2]):
+        with pytest.raises(BodyError, match="ends early"):
+            decompress(cut, flag)
+    with pytest.raises(BodyError, match="does not decompress"):
+        decompress(stored + b"no frame", flag)
