@@ -73,11 +73,11 @@ def decompress(
     path: str | None = None,
     log_offset: int | None = None,
 ) -> bytes:
-    """The body that the producer sent, or `stored` itself if sysFlag marks it as uncompressed.
+    """The body that the producer sent, or `stored` itself if it is empty or sysFlag marks it as uncompressed.
 
     Raises BodyError if the body does not decompress, ends early, or exceeds `max_body_bytes`.
     """
-    if not sys_flag & SysFlag.COMPRESSED:
+    if not stored or not sys_flag & SysFlag.COMPRESSED:
         return stored
     kind = sys_flag & SysFlag.COMPRESSION_MASK
     name = _NAMES.get(kind)

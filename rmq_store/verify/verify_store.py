@@ -679,9 +679,10 @@ def unopened_bodies(headers: Headers, *, whole: bool) -> Ints:
     """The rows of bodies that are marked as compressed and that no client opens: its consumer stops there.
 
     Without `whole` those that do not begin as their compression. A broker that puts a half message back,
-    after it asked the producer, leaves the mark on an opened body.
+    after it asked the producer, leaves the mark on an opened body. Clients take an empty one as it is.
     """
-    rows: Ints = np.flatnonzero((headers.sys_flag & SysFlag.COMPRESSED) != 0)
+    marked = (headers.sys_flag & SysFlag.COMPRESSED) != 0
+    rows: Ints = np.flatnonzero(marked & (headers.body_length > 0))
     if whole:
         return np.array([row for row in rows.tolist() if not _opens(headers, row)], np.int64)
     # After the body is the topic, so that a short body has bytes behind it.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.support.damage import log_file_at
-from tests.support.golden import GoldenStore, Truth
+from tests.support.golden import GoldenStore, Truth, in_a_queue, unpack
 from tests.support.running.commands import objects, run
 
 COMPRESSED, KIND = 1, 0x700
-LENGTH_AT, BODY_AT, CRC_AT = 84, 88, 8  # in a record with IPv4 hosts
+LENGTH_AT, BODY_AT, CRC_AT, SYS_FLAG_AT = 84, 88, 8, 36  # in a record with IPv4 hosts
 CODE = "body-not-compressed"
 
 
@@ -54,3 +55,24 @@ def test_with_bodies_those_that_end_early_are_counted_too(copy: GoldenStore) -> 
     assert "no problems found" in run("verify", copy.path)
     assert found(copy, "--bodies") == [(CODE, 1)]
     assert found(copy, "--bodies", "--workers", "2") == [(CODE, 1)]
+
+
+@pytest.mark.parametrize("kind", [0x100, 0x200, 0x300, 0x400])
+def test_an_empty_body_with_the_mark_is_read_as_empty(kind: int, tmp_path: Path) -> None:
+    """Clients open no empty body, whatever its mark says."""
+    store = unpack("direct-5.5.0", tmp_path)
+    empty = (r for r in store.truth if in_a_queue(r) and r["topic"] == "orders" and not r["body"])
+    record = next(empty)
+    file, place = log_file_at(store, record["commitLogOffset"]), record["commitLogOffset"]
+    raw = bytearray(file.read_bytes())
+    at = place - int(file.name) + SYS_FLAG_AT
+    struct.pack_into(">i", raw, at, record["sysFlag"] | COMPRESSED | kind)
+    file.write_bytes(raw)
+    for words in ((), ("--bodies",)):
+        assert "no problems found" in run("verify", store.path, "--broker-conf", store.conf, *words)
+    (found,) = (
+        row
+        for row in objects("cat", store.path, "--topic", "orders")
+        if row["commitLogOffset"] == place
+    )
+    assert found["body"] == ""
