@@ -135,7 +135,8 @@ class DeltaTarget:
         rows = _rows_of(self.spark, read, self.options)
         order = [name for name in ("queueId", "queueOffset") if name in rows.columns]
         day = F.floor(F.unix_millis("storeTimestamp") / F.lit(_DAY_MS)).cast("int")
-        rows = rows.withColumn(DAY, F.date_from_unix_date(day))  # in UTC
+        rows = rows.withColumn(DAY, F.date_from_unix_date(day))  # in UTC; null as in files
+        rows = rows.withColumn(DAY, F.when(F.year(DAY).between(1, 9999), F.col(DAY)))
         rows = rows.sortWithinPartitions(TOPIC, DAY, "commitLogOffset", *order)
         (
             rows.write.format("delta")

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,9 +202,8 @@ class WaveFiles:
         fields = (f.with_nullable(f.nullable or permissive) for f in arrow_schema(columns))
         schema = pa.schema([*fields, pa.field(DAY, pa.date32())])
         for batch in read_share(scan, part, store, columns, damage):
-            # That of storeTimestamp, in UTC.
-            day = pc.floor_temporal(batch["storeTimestamp"], unit="day").cast(pa.date32())
-            files.add(pa.RecordBatch.from_arrays([*batch.columns, day], schema=schema))
+            days = _days_of(batch["storeTimestamp"])
+            files.add(pa.RecordBatch.from_arrays([*batch.columns, days], schema=schema))
         return Written(tuple(files.close()), damage.damaged, damage.left_out)
 
     def weight(self, share: tuple[int, Share]) -> int:
@@ -275,6 +274,17 @@ def _by_group(batch: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
         topic, day = divmod(value, len(days.dictionary))
         group = topics.dictionary[topic].as_py(), days.dictionary[day].as_py()
         yield group, rows.filter(pc.equal(code, value))
+
+
+def _days_of(times: pa.Array) -> pa.Array:
+    """The day of each time, in UTC; null for a time of no date."""
+    first, last = (
+        pa.scalar(end.replace(tzinfo=timezone.utc), times.type)
+        for end in (datetime.min, datetime.max)
+    )
+    has_date = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+    dated = pc.if_else(has_date, times, pa.scalar(None, times.type))
+    return pc.floor_temporal(dated, unit="day").cast(pa.date32())
 
 
 def folder_of(group: Group) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from rmqstore_jobs.exporting.delta import DeltaUnavailableError
 from rmqstore_jobs.exporting.export_files import folder_of
 from rmqstore_jobs.exporting.manifest import CSV, JSONL, PARQUET, Manifest, ranges_without
 from rmqstore_jobs.running.job_command import EXIT_NOT_ALL, EXIT_OK, EXIT_REFUSED
-from tests.support.damage import flip_in_log
+from tests.support.damage import flip_in_log, log_file_at
 from tests.support.exported import files_in, rows_in, rows_of
 from tests.support.golden import (
     Golden,
@@ -41,6 +42,7 @@ from tests.support.golden import (
 from tests.support.running.campaigns import some
 from tests.support.running.child import killed
 
+STORED_AT = 56  # storeTimestamp in a record with an IPv4 born host
 IN_FILES = pytest.mark.parametrize("table", [PARQUET, CSV, JSONL])
 
 
@@ -142,6 +144,28 @@ def test_bodies_and_days_are_those_of_the_truth(
     assert Counter((b, d) for _, b, d in found_in(target).elements()) == Counter(
         (b, d) for _, b, d in expected.elements()
     )
+
+
+@IN_FILES
+@pytest.mark.parametrize("stored", [2**58, 253_402_300_800_000, -(2**62)])
+def test_a_message_with_a_time_of_no_date_has_no_day(
+    copy: GoldenStore, target: Path, table: str, stored: int
+) -> None:
+    wanted = [record for record in copy.truth if orders(record)]
+    at = wanted[5]["commitLogOffset"]
+    file = log_file_at(copy, at)
+    raw = bytearray(file.read_bytes())
+    struct.pack_into(">q", raw, at - int(file.name) + STORED_AT, stored)
+    file.write_bytes(raw)
+    answer = run(None, spec(copy, target, table, topic="orders"))
+    assert answer.ok, answer.problems
+    assert answer.numbers["messages added"] == len(wanted)
+    with Manifest(target) as manifest:
+        files = [file for wave in manifest.waves() for file in wave.files]
+    (undated,) = (file for file in files if folder_of(("orders", None)) in file.path)
+    assert undated.rows == 1
+    if table != PARQUET:
+        assert f"{stored} ms" in (target / undated.path).read_text("utf-8")
 
 
 @IN_FILES
