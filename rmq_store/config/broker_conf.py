@@ -64,6 +64,7 @@ class StoreConfig:
     enableMultiDispatch: bool | None = None
     enableCompaction: bool | None = None
     timerWheelEnable: bool | None = None
+    mappedFileSizeTimerLog: int | None = None
     defaultTopicQueueNums: int | None = None
     storePathRootDir: str | None = None
     storePathCommitLog: str | None = None

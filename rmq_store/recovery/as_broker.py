@@ -63,8 +63,12 @@ from rmq_store.recovery.strict_log_end import (
 from rmq_store.snapshot.opening import queue_file_sizes, refuse_unknown_size
 
 LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
-BATCH_QUEUE_SIZE = "mapperFileSizeBatchConsumeQueue"
-"""The settings that say how large the files of the log and of queues are."""
+BATCH_QUEUE_SIZE, TIMER_LOG_SIZE = "mapperFileSizeBatchConsumeQueue", "mappedFileSizeTimerLog"
+"""The settings that say how large the files of the log, of queues and of the timer log are."""
+_AGAIN = {  # by whether the file is of the log
+    True: "A strict recovery gives a short file its size again, without what it lost",
+    False: "Write the queues anew: rmqstore rebuild STORE --to NEW",
+}
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
@@ -88,13 +92,16 @@ def load_files(
 
 
 def refused_files(
-    folders: Sequence[str | Path], size: int, setting: str
+    folders: Sequence[str | Path], size: int, setting: str, unit: int = 1
 ) -> Iterator[UnrecoverableStoreError]:
     """An error for each file of a chain that MappedFileQueue#load does not accept.
 
-    `size`: 0 where no file showed it when the chain was opened, while a broker made the first one.
+    `size`: 0 where no file showed it when the chain was opened, while a broker made the first one. `unit`:
+    bytes of which the size that no setting gives is a multiple.
     """
     files = _files_in(folders)
+    known = size or "more than 0"
+    right = known if not size % unit else f"a multiple of {unit}"
     for path in files:
         try:
             actual = path.stat().st_size
@@ -102,14 +109,15 @@ def refused_files(
             continue  # a broker has just deleted it
         if not actual and path == files[-1]:
             continue
-        if not actual or actual != (size or actual) or not path.name.isdigit():
+        right_size = actual == (size or actual) and actual % unit == 0
+        if not actual or not right_size or not path.name.isdigit():
             yield UnrecoverableStoreError(
                 path,
                 reason="the broker does not start on a store with this file",
-                expected=f"a number as its name and {setting}={size or 'more than 0'} bytes",
+                expected=f"a number as its name and {setting}={right} bytes",
                 actual=f"{actual} bytes",
-                advice="A strict recovery gives a short file its size again, without what it lost. If the "
-                "sizes are those of another broker, use the broker.conf of the one that created the files",
+                advice=f"{_AGAIN[setting == LOG_SIZE]}. If the sizes are those of another broker, use the "
+                "broker.conf of the one that created the files",
             )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmq_store.commitlog.log import CommitLog
+from rmq_store.commitlog.log import open_log
 from rmq_store.config.broker_conf import ConfigLike, StoreConfig
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
@@ -29,18 +29,13 @@ from rmq_store.config.consumer_offsets import (
     decode_order_info,
 )
 from rmq_store.config.json_files import Decode, read_config, undecoded, why_broker_refuses
-from rmq_store.config.locate import (
-    commitlog_folders,
-    refuse_foreign_log,
-    refuse_linked_queues,
-    require_store,
-)
+from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues, require_store
 from rmq_store.config.rocksdb import GROUPS_FILE, names_in_databases
 from rmq_store.config.topics_json import TOPICS_FILE, batch_topics, decode_topics
 from rmq_store.config.without_file import LEAVES_EMPTY
 from rmq_store.consumequeue.queue_folders import QueueFolders
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, StoreError
-from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_WHEEL, TIMER_WHEEL_SIZE
+from rmq_store.format.byte_layout import CONFIG_DIR, TIMER_LOG, TIMER_WHEEL, TIMER_WHEEL_SIZE
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect, dialect
 from rmq_store.markers import StoreLock, refuse_locked, remove_abort
@@ -48,11 +43,13 @@ from rmq_store.recovery.as_broker import (
     BATCH_QUEUE_SIZE,
     LOG_SIZE,
     QUEUE_SIZE,
+    TIMER_LOG_SIZE,
     BrokerRecovery,
     refused_files,
 )
 from rmq_store.recovery.report import ChangeList, RecoveryReport
 from rmq_store.recovery.strict_recovery import StrictRecovery
+from rmq_store.snapshot.opening import queue_file_sizes, refuse_unknown_size
 
 METHODS = ("strict", "broker")
 
@@ -200,8 +197,19 @@ def broker_start(path: Path, config: StoreConfig) -> BrokerStart:
 def _refusals(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     yield from _config(path)
     yield from _files(path, config)
+    if config.timerWheelEnable is not False:
+        yield from _timer(path, config)
+
+
+def _timer(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
+    size = config.mappedFileSizeTimerLog or 0
+    for refused in refused_files([path / TIMER_LOG], size, TIMER_LOG_SIZE):
+        sized = (
+            f", or give it its size, without what it lost: truncate -s {size} FILE" if size else ""
+        )
+        yield _of_chain(OTHER, refused, f"restore it from a copy{sized}")
     wheel = path / TIMER_WHEEL
-    if config.timerWheelEnable is not False and wheel.exists():
+    if wheel.exists():
         size = wheel.stat().st_size
         if size != TIMER_WHEEL_SIZE:
             yield RefusedFile(
@@ -223,16 +231,21 @@ def _config(path: Path) -> Iterator[RefusedFile]:
 
 def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     try:
-        log = CommitLog(commitlog_folders(path, config), file_size=config.mappedFileSizeCommitLog)
+        log = open_log(path, config)
         log.chain.close()
     except InvalidArgumentError as error:  # a file is larger than the configured size
         yield _of_chain(LOG_FILE, error)
         return
+    try:
+        refuse_unknown_size(log, config)
+    except InvalidArgumentError as error:
+        yield RefusedFile(LOG_FILE, str(error.path), error.reason, error.advice or "")
     for refused in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
         yield _of_chain(LOG_FILE, refused)
-    queues, batch = QueueFolders(path, config), _batch_topics(path)
+    sizes = queue_file_sizes(QueueFolders(path, StoreConfig()))  # no broker has two
+    queues, batch = QueueFolders(path, config.with_defaults_of(sizes)), _batch_topics(path)
     for queue, is_batch in queues.queues_in_folders().items():
-        yield from _queue_files(queues, queue, is_batch)
+        yield from _queue_files(queues, queue, config, is_batch)
         if is_batch != (queue.topic in batch):
             declared, there = ("plain", "batch") if is_batch else ("batch", "plain")
             yield RefusedFile(
@@ -245,24 +258,28 @@ def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     queues.close()
 
 
-def _queue_files(queues: QueueFolders, queue: QueueId, is_batch: bool) -> Iterator[RefusedFile]:
+def _queue_files(
+    queues: QueueFolders, queue: QueueId, config: StoreConfig, is_batch: bool
+) -> Iterator[RefusedFile]:
     setting = BATCH_QUEUE_SIZE if is_batch else QUEUE_SIZE
     try:
-        files = queues.files(queue, batch=is_batch).chain
+        files = queues.files_in_folder(queue, batch=is_batch)
     except InvalidArgumentError as error:
         yield _of_chain(QUEUE_FILE, error)
         return
-    for refused in refused_files(files.folders, files.file_size, setting):
+    # A broker takes the size of batch queues as it is configured, and rounds that of others.
+    unit = 1 if getattr(config, setting) else files.dtype.itemsize
+    for refused in refused_files(files.chain.folders, files.chain.file_size, setting, unit):
         yield _of_chain(QUEUE_FILE, refused)
 
 
-def _of_chain(kind: str, error: StoreError) -> RefusedFile:
+def _of_chain(kind: str, error: StoreError, remedy: str = "") -> RefusedFile:
     path = Path(str(error.path))
     if not path.name.isdigit():
         return RefusedFile(
             kind, str(path), "its name is not a number", "move it away: it is none of these files"
         )
-    return RefusedFile(kind, str(path), f"it has {error.actual}, expected {error.expected}", "")
+    return RefusedFile(kind, str(path), f"it has {error.actual}, expected {error.expected}", remedy)
 
 
 def _batch_topics(path: Path) -> set[str]:

@@ -432,13 +432,15 @@ def refuse_unknown_size(log: CommitLog, config: StoreConfig) -> None:
 def queue_file_sizes(folders: QueueFolders, most: int | None = None) -> StoreConfig:
     """File sizes of the existing queues, as most of them say; of `most` queues of each kind at most.
 
-    Queues with several files show the size by their names, so they decide if there are any.
+    Queues with several files show the size by their names, so they decide if there are any. A file that was
+    cut inside of a unit shows none.
     """
     votes: dict[bool, Counter[tuple[bool, int]]] = {False: Counter(), True: Counter()}
     for queue, batch in folders.queues_in_folders().items():
         if most is None or votes[batch].total() < most:
-            chain = folders.files_in_folder(queue, batch=batch).chain
-            if chain.segments:
+            files = folders.files_in_folder(queue, batch=batch)
+            chain = files.chain
+            if chain.segments and chain.file_size % files.dtype.itemsize == 0:
                 votes[batch][len(chain.segments) > 1, chain.file_size] += 1
     return StoreConfig(
         mappedFileSizeConsumeQueue=_elected(votes[False]),

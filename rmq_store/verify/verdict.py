@@ -17,6 +17,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import (
     LOG_FILE,
+    OTHER,
     QUEUE_FILE,
     BrokerStart,
     RefusedFile,
@@ -217,7 +218,7 @@ def broker_start_on(store: StoreReader) -> BrokerStart | None:
     except (StoreLockedError, UnsupportedStoreError):
         return None
     except StoreError as error:
-        why = RefusedFile(LOG_FILE, str(error.path or store.path), error.reason, error.advice or "")
+        why = RefusedFile(OTHER, str(error.path or store.path), error.reason, error.advice or "")
         return BrokerStart((why,), None)
 
 

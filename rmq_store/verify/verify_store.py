@@ -34,7 +34,6 @@ from rmq_store.errors import (
     BodyError,
     CorruptQueueError,
     CorruptRecordError,
-    InvalidArgumentError,
     ListedAt,
     LogOffset,
     StoreError,
@@ -47,9 +46,8 @@ from rmq_store.format.record import Gap
 from rmq_store.index.index_file_reader import list_index_files, open_index_files
 from rmq_store.markers import Checkpoint
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.recovery.as_broker import BATCH_QUEUE_SIZE, LOG_SIZE, QUEUE_SIZE, refused_files
-from rmq_store.recovery.recover_store import BrokerStart
-from rmq_store.snapshot.opening import REBUILD_QUEUES, refuse_unknown_size
+from rmq_store.recovery.recover_store import LOG_FILE, OTHER, QUEUE_FILE, BrokerStart
+from rmq_store.snapshot.opening import REBUILD_QUEUES
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.compacted_files import compaction_findings
@@ -149,6 +147,21 @@ _PAGE_REST_ADVICE = (
     "A broker of 5.5.0 or later with writeWithoutMmap=true leaves such bytes, up to the end of a page, "
     "and writes over them"
 )
+# By the kind of a file with which no broker starts: the code, and what to do.
+_REFUSED = {
+    LOG_FILE: (
+        "log-file-refused",
+        "Restore the file, or move it away if it is none of the log. rmqstore recover gives a short "
+        f"file of the log its size again, without what it lost. {_SALVAGE}",
+    ),
+    QUEUE_FILE: (
+        "queue-file-refused",
+        "Move the file away if it is none of the queue, else rebuild queues and index from the log "
+        "into a new store: rmqstore rebuild STORE --to NEW",
+    ),
+    OTHER: ("file-refused", "Restore the file from a copy"),
+}
+_SAID_TO_BE_REFUSED = ("config-unreadable", "log-file-misnamed")
 _FRONT = 4  # bytes of a body that show a compression
 _BESIDE = (-1, -1)  # no part of a log
 
@@ -372,33 +385,14 @@ def _misnamed(file: MisnamedFile) -> Finding:
     )
 
 
-def _refused_files(store: StoreReader) -> Iterator[Finding]:
-    """Findings for files of the log and the queues with which no broker starts."""
-    chain = store.log.chain
-    if not chain.cost.grows:
-        return
-    try:
-        refuse_unknown_size(store.log, store.config)
-    except InvalidArgumentError as unknown:
-        meaning, todo = f"{unknown.reason}. No broker starts on it", unknown.advice or _SALVAGE
-        yield an_error("log-file-refused", str(unknown.path), meaning, todo)
-    for error in refused_files(chain.folders, chain.file_size, LOG_SIZE):
-        yield _refused(
-            error,
-            "log",
-            "Restore the file, or move it away if it is none of the log. rmqstore recover gives a short "
-            f"file of the log its size again, without what it lost. {_SALVAGE}",
-        )
-    for queue, state in store.snapshot().queues.items():
-        files = store.view.files(queue).chain
-        setting = BATCH_QUEUE_SIZE if state.batch else QUEUE_SIZE
-        for error in refused_files(files.folders, files.file_size, setting):
-            yield _refused(
-                error,
-                "queue",
-                "Move the file away if it is none of the queue, else rebuild queues and index from the log "
-                "into a new store: rmqstore rebuild STORE --to NEW",
-            )
+def _refused_files(start: BrokerStart | None, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings for the files with which no broker starts, but for those that `findings` say so of."""
+    said = {finding.path for finding in findings if finding.code in _SAID_TO_BE_REFUSED}
+    for refused in () if start is None else start.refusals:
+        code, advice = _REFUSED[refused.kind]
+        if refused.path.removesuffix(".bak") not in said:
+            meaning = f"{refused.reason}. No broker starts on it"
+            yield an_error(code, refused.path, meaning, refused.remedy or advice)
 
 
 def _lost_end(store: StoreReader) -> Iterator[Finding]:
@@ -415,11 +409,6 @@ def _lost_end(store: StoreReader) -> Iterator[Finding]:
             f"{lost.reason}. It ends at log offset {end}",
             f"{lost.advice}, before a broker starts on this store and before any repair",
         )
-
-
-def _refused(error: StoreError, part: str, advice: str) -> Finding:
-    meaning = f"{error.reason} (expected {error.expected}, found {error.actual})"
-    return an_error(f"{part}-file-refused", str(error.path), meaning, advice)
 
 
 def _grown(store: StoreReader, now: int) -> Iterator[Finding]:
@@ -532,8 +521,9 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     lost: Counter[QueueId] = Counter()
     findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
     findings.add_all(entry_findings(store, whole.entries))
-    findings.add_all(_refused_files(store))
     index, health, start = whole.beside or ChecksBesideLog.of(store)
+    config = list(config_findings(store))
+    findings.add_all(_refused_files(start, [*findings, *config]))
     beside = Findings([*lost_end, *index])
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(start_findings(store, whole.records, whole.last_timestamp))
@@ -544,7 +534,7 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     findings.add_all(finding for finding in beside if finding.code not in ahead)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)
-    findings.add_all(config_findings(store))
+    findings.add_all(config)
     findings.add_all(compaction_findings(store))
     findings.add_all(_about_rocksdb(store))
     findings.add_all(_about_dledger(store))

@@ -18,6 +18,7 @@ from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.recovery.recover_store import broker_start
+from rmq_store.verify.findings import Severity
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
 from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind, verified
 from tests.support.injured_stores import INJURIES
@@ -123,11 +124,43 @@ def test_what_is_lost_is_what_the_range_had(
 def test_the_verdict_names_what_helps(
     tmp_path: Path, case: str, state: str, starts: bool, helps: str | None
 ) -> None:
-    verdict = judged(hurt(case, tmp_path))
+    store = hurt(case, tmp_path)
+    report = verified(store.path, broker_conf=store.conf)
+    verdict = report.verdict
+    assert starts or not report.nothing_wrong
     assert (verdict.state, verdict.starts) == (state, starts)
     assert (verdict.help is None) is (helps is None)
     if verdict.help is not None and helps is not None:
         assert helps in verdict.help.command
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "size", "conf", "code", "helps"),
+    [
+        ("crc-5.5.0", "consumequeue/payments/1/" + "0" * 20, 1661, False, "queue", "rebuild"),
+        ("clean-5.5.0", "batchconsumequeue/inner/0/" + "0" * 20, 2000, False, "queue", "rebuild"),
+        ("compact-timer-5.5.0", "timerwheel", 1000, True, "", "move it away"),
+        ("compact-timer-5.5.0", "timerlog/" + "0" * 20, 50_000, True, "", "truncate -s 102400"),
+    ],
+)
+def test_each_file_with_which_no_broker_starts_is_an_error(
+    tmp_path: Path, name: str, file: str, size: int, conf: bool, code: str, helps: str
+) -> None:
+    """A real broker of 5.5.0 refused the first, and the last two: exit code 253."""
+    store = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
+    path = Path(store.path, file)
+    path.write_bytes(path.read_bytes()[:size].ljust(size, b"\0"))
+    report = verified(store.path, broker_conf=store.conf if conf else None)
+    (finding,) = [one for one in report.findings if one.code.endswith("refused")]
+    assert (finding.severity, finding.path) == (Severity.ERROR, str(path))
+    assert finding.code == f"{code}-file-refused".removeprefix("-")
+    assert (report.verdict.state, report.verdict.starts) == (FLAWED, False)
+    assert report.verdict.help is not None
+    assert helps in f"{report.verdict.help.command} {report.verdict.help.effect}"
+    if code:
+        new = tmp_path / "new"
+        call("rebuild", store.path, "--to", str(new), "--broker-conf", store.conf)
+        assert broker_start(new, StoreConfig.of(store.conf)).refusals == ()
 
 
 def test_a_broker_starts_after_the_command_that_helps(tmp_path: Path) -> None:

@@ -114,7 +114,9 @@ def test_nothing_is_wrong_with_the_stores_of_real_brokers(golden: Golden, name: 
     store = golden(name)
     before = store.fingerprint()
     report = store.verified()
-    assert report.nothing_wrong, [finding.to_dict() for finding in report.findings]
+    wrong = {finding.code for finding in report.findings if finding.severity is not Severity.NOTE}
+    # Of the broker's store alone: no topics.json declares their batch queues, and no broker starts.
+    assert wrong == ({"file-refused"} if name in ("batches-5.5.0", "multipath-5.5.0") else set())
     assert report.records == len(store.truth) or name in UNCLEAN
     assert report.index
     killed_beside_a_new_file = name == "hours-crash-5.5.0"
@@ -368,9 +370,9 @@ def test_the_first_file_of_a_queue_that_a_broker_makes_while_the_store_is_opened
     path.parent.mkdir(parents=True)
     path.touch()
     with MessageStore.open(clean.path) as store:
-        path.write_bytes(bytes(6000))
+        path.write_bytes(bytes(2000))  # as the files of the other queues
         assert not [one for one in verify(store).findings if one.code == "queue-file-refused"]
-        path.with_name("6000".zfill(20)).touch()
+        path.with_name("2000".zfill(20)).touch()
         path.write_bytes(b"")
         assert one(verify(store), "queue-file-refused").path == str(path)
 
