@@ -523,7 +523,7 @@ def _dangling(
     for _ in store.read_slices(
         [QueueSlice(queue, state.min_offset, state.max_offset)],
         columns=("flag",),
-        check_crc=False,
+        check_crc=bool(damage),  # it may be of a body alone
         check_ends=False,
         compacted=False,
         on_damage=take,

@@ -37,8 +37,9 @@ _IN_QUEUES = (
     *(*_UNLISTED, "queue-lists-too-high"),  # a rebuild lists those that are too low as they are
     *("queue-dangling-entry", "queue-wrong-tags-code"),
 )
-_LOST_END = ("log-end-lost", "checkpoint-ahead")
 _IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed")
+LOST_END = ("log-end-lost", "checkpoint-ahead")
+"""The codes of findings that say that the log lost its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def verdict_of(
             wrong[finding.code] += finding.count
     end, lost = store.log_range()[1], dict(lost)
     ranges = list(damage)
-    if wrong.keys() & {*_LOST_END}:
+    if wrong.keys() & {*LOST_END}:
         ranges.append((end, end))
         for queue, units in store.opening.after_log.items():
             first = store.view.state(queue).file_stop
@@ -250,7 +251,7 @@ def _help(
     every = f"all {counted(records, 'message')} of the log, in a new store"
     if wrong.keys() & {*_IN_LOG} or (plan is not None and plan.records_cut):
         return salvage
-    if wrong.keys() & {*_LOST_END}:
+    if wrong.keys() & {*LOST_END}:
         where = "look for the end of the log in a replica or a copy"
         return NextStep(where, "without it a broker starts, and what was there is lost")
     if any(refusal.kind == QUEUE_FILE for refusal in refusals) or wrong.keys() & {*_IN_QUEUES}:

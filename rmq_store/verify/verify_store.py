@@ -71,7 +71,7 @@ from rmq_store.verify.queues_against_log import (
     findings_of_unlisted,
     queue_folder,
 )
-from rmq_store.verify.verdict import Verdict, broker_start_on, verdict_of
+from rmq_store.verify.verdict import LOST_END, Verdict, broker_start_on, verdict_of
 
 _SALVAGE = "Copy the intact messages into a new store: rmqstore salvage"
 # Of a missing file whose empty remains are there: `log-file-refused` is reported too.
@@ -517,7 +517,9 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     findings, end = whole.findings, store.log_range()[1]
     findings.add_all(findings_of_unlisted(store, whole.tally))
     lost_end = list(_lost_end(store))
-    after = [(end, sys.maxsize)] if lost_end else []
+    at_start = list(start_findings(store, whole.records, whole.last_timestamp))
+    lacks_end = any(finding.code in LOST_END for finding in (*lost_end, *at_start))
+    after = [(end, sys.maxsize)] if lacks_end else []
     lost: Counter[QueueId] = Counter()
     findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
     findings.add_all(entry_findings(store, whole.entries))
@@ -526,7 +528,7 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     findings.add_all(_refused_files(start, [*findings, *config]))
     beside = Findings([*lost_end, *index])
     beside.add_all(_about_index(store, health, whole))
-    beside.add_all(start_findings(store, whole.records, whole.last_timestamp))
+    beside.add_all(at_start)
     beside.add_all(progress_findings(store, whole.tally.queues))
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = current_end(store.log, end)

@@ -17,10 +17,11 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
-from rmq_store.recovery.recover_store import broker_start
+from rmq_store.recovery.recover_store import broker_start, plan_recovery
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
-from tests.support.golden import KINDS, GoldenStore, unpack, unpack_kind, verified
+from tests.support.damage import log_file_at, write_in_log
+from tests.support.golden import KINDS, GoldenStore, log_files, unpack, unpack_kind, verified
 from tests.support.injured_stores import INJURIES
 from tests.support.running.commands import call, objects, run
 
@@ -29,6 +30,7 @@ STARTS = [
     for line in Path(__file__).with_name("starts_of_5.5.0.jsonl").read_text().splitlines()
 ]
 LOG_END, LATER = 951_545, 953_509  # of clean-5.5.0, and where the baseline's broker had it
+OF_BODY = 88  # bytes of a record before its body, of hosts with IPv4
 DELIVERED_MEANWHILE = ("payments", "%RETRY%g-retry")
 
 
@@ -103,6 +105,30 @@ def test_what_is_lost_is_what_the_range_had(
     assert verdict.lost.before_ms == (after[0] if after else None)
 
 
+def test_a_message_with_a_damaged_body_is_lost(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    record = next(r for r in store.truth if r["topic"] == "orders" and r["body"])
+    write_in_log(store, record["commitLogOffset"] + OF_BODY, b"\xff" * 4)
+    verdict = judged(store)
+    lost = (verdict.lost.messages, verdict.lost.queues, verdict.lost.bytes)
+    assert lost == (1, 1, record["storeSize"])
+
+
+def test_messages_of_the_last_file_are_lost_though_an_empty_one_follows(tmp_path: Path) -> None:
+    """A broker allocates the next file ahead, so that the log seems to end in the file before."""
+    store = unpack("crash-5.3.3", tmp_path)
+    with store.open() as opened:
+        queues = [*opened.queues()]
+        listed = [opened.log_offset_of(q, opened.max_offset(*q) - 1) for q in queues]
+    missing = log_file_at(store, max(listed))
+    missing.unlink()
+    assert log_files(store)[-1] > missing
+    verdict = judged(store)
+    cut = plan_recovery(store.path, store.conf).entries_cut
+    assert (verdict.state, verdict.lost.messages) == (DAMAGED, cut)
+    assert verdict.lost.queues == len(queues)
+
+
 @pytest.mark.parametrize(
     ("case", "state", "starts", "helps"),
     [
@@ -149,6 +175,7 @@ def test_each_file_with_which_no_broker_starts_is_an_error(
     """A real broker of 5.5.0 refused the first, and the last two: exit code 253."""
     store = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
     path = Path(store.path, file)
+    path.touch()  # the wheel is not among the files of the golden store
     path.write_bytes(path.read_bytes()[:size].ljust(size, b"\0"))
     report = verified(store.path, broker_conf=store.conf if conf else None)
     (finding,) = [one for one in report.findings if one.code.endswith("refused")]
