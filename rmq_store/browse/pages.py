@@ -35,7 +35,7 @@ from rmq_store.reading.query import ReadOptions
 from rmq_store.report.section import Grid, Remark, ReportCell, Section, text
 from rmq_store.report.store_report import SECTIONS, section_of
 from rmq_store.search.find_messages import find as find_by
-from rmq_store.search.find_messages import find_by_id, why_not_found
+from rmq_store.search.find_messages import find_by_id, in_listed_places, why_not_found
 from rmq_store.search.message_history import MessageHistory
 from rmq_store.search.selection import Search, ranges_in_store, stored_in_time
 from rmq_store.sql.database import StoreDatabase
@@ -369,12 +369,13 @@ def _read_columns(question: PageRequest, columns: Sequence[str] | None) -> pa.Ta
         "compacted": False,
         "on_damage": question.note,
     }
-    at = question.number("at")
+    store, at = question.store, question.number("at")
     if at is not None:
-        return question.store.read_log(at, at + 1, include_unqueued=True, **how).read_all()
+        of_log = store.read_log(at, at + 1, include_unqueued=True, **how)
+        return pa.Table.from_batches((in_listed_places(store, b) for b in of_log), of_log.schema)
     queue = QueueId(question.needed("topic"), question.number("queue") or 0)
     offset = question.number("offset") or 0
-    return question.store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()
+    return store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()
 
 
 def _text_of(body: bytes, form: str | None, charset: str | None) -> Markup:

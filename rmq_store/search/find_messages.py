@@ -235,6 +235,7 @@ def _offsets(places: Sequence[int]) -> str:
 
 
 PLACE = "commitLogOffset"
+_PLACE = ("topic", "queueId", "queueOffset", PLACE)
 _MOST_LOOKED_UP = 1000  # slices whose places are looked up
 
 
@@ -358,7 +359,10 @@ def find_by_id(
     for message in store.messages_by_id(message_id, on_damage):
         if message.queue_offset is None:
             at = message.commit_log_offset
-            yield from store.read_log(at, at + message.store_size, include_unqueued=True, **how)
+            wanted = column_names(columns)
+            how["columns"] = _with_columns(wanted, _PLACE)
+            for batch in store.read_log(at, at + message.store_size, include_unqueued=True, **how):
+                yield in_listed_places(store, batch).select(wanted)
             continue
         queue = QueueId(message.topic, message.queue_id)
         stop = message.queue_offset + _messages_in(message, message_id)
@@ -384,7 +388,9 @@ def _find_in(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of one share that match. `progress` gets bytes of the log, for queues the total too."""
     wanted = column_names(columns)
-    needed = [*wanted, *(name for name in _needed(search) if name not in wanted)]
+    needed = _with_columns(wanted, _needed(search))
+    if share.limits is not None:
+        needed = _with_columns(needed, _PLACE)
     if progress is not None and progress.active:
         needed = with_place_column(needed)
     how: ReadOptions = {
@@ -407,10 +413,30 @@ def _find_in(
         batches = store.read_log(*share.log, limits=share.limits, **how)
     for batch in batches:
         kept = _matching(batch, search)
+        if kept.num_rows and share.limits is not None:
+            kept = in_listed_places(store, kept)
         if kept.num_rows:
             yield kept.select(wanted)
     if progress is not None:
         progress(share.log[1] - share.log[0])
+
+
+def in_listed_places(store: StoreReader, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of the log with queueOffset null where no queue lists the record there: the queue has lost it, or
+    its topic was deleted since, and another record may have the place."""
+    at, queues = rows.schema.get_field_index("queueOffset"), store.view.snapshot.queues
+    listed = []
+    for topic, queue_id, offset, place in zip(*(rows[n].to_pylist() for n in _PLACE), strict=True):
+        queue = QueueId(topic, queue_id)
+        known = offset is not None and queue in queues
+        entry = store.view.entry_at(queue, offset) if known else None
+        listed.append(entry is not None and entry.log_offset == place)
+    column = pc.if_else(pa.array(listed), rows.column(at), pa.scalar(None, rows.column(at).type))
+    return rows.set_column(at, rows.schema.field(at), column)
+
+
+def _with_columns(columns: Sequence[str], others: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys((*columns, *others)))
 
 
 def _needed(search: Search) -> list[str]:

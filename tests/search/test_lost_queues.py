@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore
@@ -20,7 +22,7 @@ from rmq_store.errors import (
 from rmq_store.index import query_message
 from rmq_store.index.query_message import walk_chains
 from rmq_store.questions.trace import trace
-from rmq_store.search.find_messages import find
+from rmq_store.search.find_messages import find, find_by_id
 from rmq_store.search.selection import Search
 from rmq_store.verify import verify
 from tests.support.damage import damage_entry, flip_in_log, write_in_log
@@ -32,6 +34,7 @@ from tests.support.golden import (
     keys_of,
     log_files,
     unpack,
+    unpack_field,
     user_topic,
 )
 
@@ -39,6 +42,10 @@ from tests.support.golden import (
 def places(store: MessageStore, search: Search) -> list[int]:
     columns = ["commitLogOffset", "queueOffset"]
     return [row["commitLogOffset"] for b in find(store, search, columns) for row in b.to_pylist()]
+
+
+def rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def with_key(golden: GoldenStore, key: str, topic: str | None = None) -> list[int]:
@@ -68,6 +75,28 @@ def test_a_key_is_found_though_its_queue_is_gone(copy: GoldenStore, gone: str) -
             assert record["commitLogOffset"] not in places(store, Search(keys=[key], since=at + 1))
         with pytest.raises(UnknownQueueError):
             places(store, Search(["no-such-topic"], keys=["k"]))
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_messages_of_a_deleted_topic_have_no_place_in_the_queue_of_the_new_one(
+    tmp_path: Path, indexed: bool
+) -> None:
+    """Its queues begin at 0 again, so `new0` has the place that `old0` had."""
+    unpack_field("deleted-topic-5.5.0", tmp_path)
+    path = tmp_path / "deleted-topic" / "c2-created-again"
+    if not indexed:
+        shutil.rmtree(path / "index")
+    with MessageStore.open(path) as store:
+        for key, offset in (("old0", None), ("new0", 0)):
+            (message,) = store.query_message("again", key)
+            assert message.queue_offset == offset
+            (row,) = rows(find(store, Search(keys=[key])))
+            assert (row["queueOffset"], row["body"]) == (offset, key.encode())
+            assert message.uniq_key is not None
+            for name in (message.uniq_key, message.msg_id):
+                assert rows(find_by_id(store, name)) == [row]
+                (life,) = trace(store, name)
+                assert [step.queueOffset for step in life.steps] == [offset]
 
 
 @pytest.mark.campaign
