@@ -17,10 +17,11 @@ def size(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """How many there are of a thing: `1 entry`, `1,200 entries`."""
+    """How many there are of a thing: `1 entry`, `1,200 entries`, `3 days`."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+    many = f"{noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{count:,} {many}"
 
 
 class HiddenMessages:
