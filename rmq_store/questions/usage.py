@@ -89,12 +89,16 @@ class UsageAnswer:
         return {day: size - before for (_, before), (day, size) in pairwise(sorted(self._days()))}
 
     def growth(self) -> tuple[int, int] | None:
-        """The number of days, at most a week, and their mean bytes; None without one.
+        """A number of days, and their mean bytes; None without one.
 
-        The last day is left out, because it is not complete.
+        They are the last seven days with messages, and those without up to the last day. That is left out,
+        because it is not complete.
         """
-        whole = [size for _, size in sorted(self._days())][:-1][-_GROWTH_DAYS:]
-        return (len(whole), sum(whole) // len(whole)) if whole else None
+        days = sorted(self._days())[-_GROWTH_DAYS - 1 :]
+        if len(days) < 2:
+            return None
+        count = (days[-1][0] - days[0][0]).days
+        return count, sum(size for _, size in days[:-1]) // count
 
     def _days(self) -> list[tuple[date, int]]:
         return [(row["day"], row["bytes"]) for row in self.by("day") if row["day"] is not None]

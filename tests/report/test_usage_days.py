@@ -4,11 +4,13 @@ and time, compared with what the broker's own decoder read."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rmq_store import MessageStore, QueueSlice
@@ -16,7 +18,7 @@ from rmq_store.format.queues import Entries
 from rmq_store.questions import usage
 from rmq_store.questions.usage import small_queue, usage_of
 from tests.support.golden import Golden, in_a_queue, messages_in
-from tests.support.running.commands import in_ms, objects, run
+from tests.support.running.commands import complaint, in_ms, objects, run
 from tests.support.stores import SMALL, one_message
 
 DAY_MS = 86_400_000
@@ -64,6 +66,27 @@ def test_the_answer_is_the_same_over_several_days(
         assert usage_of(store, largest=LARGEST, days_by_log=True) == usual
     assert sum(read) == len(times)
     assert len({row["day"] for row in usual.rows}) == 5
+
+
+@pytest.mark.parametrize(
+    ("days", "first"), [((0, 1, 1, 15, 30), 0), ((0, 1, 2, 3), 0), ((0, 9, *range(11, 18)), 9)]
+)
+def test_days_without_messages_count_in_the_mean(
+    days: Sequence[int], first: int, tmp_path: Path
+) -> None:
+    """That of the last seven days with messages, up to the last day."""
+    with MessageStore.create(tmp_path / "store", SMALL) as writer:
+        for number, day in enumerate(days):
+            writer.append(one_message(number) | {"storeTimestamp": (20_000 + day) * DAY_MS})
+    begin, stop = ((20_000 + day) * DAY_MS for day in (first, days[-1]))
+    with MessageStore.open(tmp_path / "store") as store:
+        rows = pa.Table.from_batches(store.read_batches(columns=["storeTimestamp", "storeSize"]))
+        sizes = zip(rows[0].cast(pa.int64()).to_pylist(), rows[1].to_pylist(), strict=True)
+        count = days[-1] - first
+        mean = sum(size for at, size in sizes if begin <= at < stop) // count
+        assert usage_of(store).growth() == (count, mean)
+    said = complaint("usage", str(tmp_path / "store"), "--by", "day", expect=0)
+    assert f"{mean} B a day, mean of {count} days before the last" in said
 
 
 @pytest.mark.parametrize("by_log", [False, True])
