@@ -201,7 +201,7 @@ def start_of_day(day: int, zone: tzinfo) -> int:
 def iso_time(ms: int | None) -> str:
     if ms is None:
         return "unknown"
-    return "never" if ms <= 0 else shown_time(ms)
+    return "never" if ms == 0 else shown_time(ms)
 
 
 def shown_minute(ms: int, zone: tzinfo) -> str:

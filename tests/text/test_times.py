@@ -14,6 +14,7 @@ from rmq_store.text.times import (
     RelativeTime,
     day_of,
     fixed_time,
+    iso_time,
     parse_time,
     parse_zone,
     start_of_day,
@@ -116,3 +117,17 @@ def test_an_unknown_zone_is_refused_with_the_nearest() -> None:
     for name in ("../etc/passwd", "", "/etc/localtime", "Asia"):
         with pytest.raises(NotATimeError):
             parse_zone(name)
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        (None, "unknown"),
+        (0, "never"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (NEWEST, "2026-11-21T09:23:46.123Z"),
+        (-(2**62), "-4611686018427387904 ms"),
+    ],
+)
+def test_times_before_1970_are_times(ms: int | None, said: str) -> None:
+    assert iso_time(ms) == said
