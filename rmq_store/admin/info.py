@@ -138,8 +138,8 @@ def _closed(info: StoreInfo) -> str:
     return "not yet: a broker or a writer has it open" if info.lockHeld else "not cleanly (abort)"
 
 
-def summary_of(info: StoreInfo) -> list[tuple[str, str]]:
-    """The summary as names and sentences, times in UTC."""
+def summary_of(info: StoreInfo, *, verified: bool = False) -> list[tuple[str, str]]:
+    """The summary as names and sentences, times in UTC. `verified`: whether the store was."""
     return [
         ("store", info.path),
         ("broker", info.brokerName),
@@ -157,7 +157,7 @@ def summary_of(info: StoreInfo) -> list[tuple[str, str]]:
             if info.queues is None
             else [
                 ("topics", f"{info.topics} with queues, and {info.systemTopics} system topics"),
-                ("queues", f"{info.queues}; {_NOT_VERIFIED}"),
+                ("queues", f"{info.queues}{'' if verified else f'; {_NOT_VERIFIED}'}"),
             ]
         ),
         ("index files", str(info.indexFiles)),

@@ -43,12 +43,12 @@ _ROWS = 100
 
 def facts(inquiry: Inquiry) -> Section:
     """What the store is and how it ended (the answer of `rmqstore info`)."""
-    return facts_from(info_of(inquiry.store), inquiry.named)
+    return facts_from(info_of(inquiry.store), inquiry.named, verified=inquiry.verify)
 
 
-def facts_from(info: StoreInfo, named: NamedStore) -> Section:
-    """The section `facts`, also of a store whose queues cannot be read."""
-    rows = [[text(name), text(value)] for name, value in summary_of(info)]
+def facts_from(info: StoreInfo, named: NamedStore, *, verified: bool = False) -> Section:
+    """The section `facts`, also of a store whose queues cannot be read. `verified`: as in `summary_of`."""
+    rows = [[text(name), text(value)] for name, value in summary_of(info, verified=verified)]
     return Section(
         "facts",
         "The store",

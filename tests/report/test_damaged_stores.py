@@ -36,6 +36,8 @@ def test_one_damaged_system_topic_does_not_end_the_report(tmp_path: Path, report
     checked = report(store.path, "--verify")
     assert checked.done.returncode == 1
     assert "log-damaged" in [row["code"] for row in checked.rows("findings")]
+    assert "The whole log was checked" in checked.text("damage")
+    assert "not verified" not in checked.text("facts")
     assert any(text.startswith("log-damaged: ") for text in checked.remarks)
     assert "The records and their checksums" not in checked.text("unseen")
 
