@@ -152,8 +152,11 @@ def _piece_of(
     if isinstance(content, CorruptRecordError):
         return _damage(log, segment, at, end, content)
     if content is Gap.GHOST:
-        size = int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
-        return RecordOrGap(at, at + size, gap=Gap.GHOST)
+        stop = at + int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
+        inside = log.next_record(
+            segment, at + 1, stop
+        )  # a record may have been written over its end
+        return RecordOrGap(at, stop if inside is None else inside, gap=Gap.GHOST)
     if content is Gap.FILLER:
         head = log.entry_at(segment, at)
         return RecordOrGap(at, end if head is None else at + head.size, gap=Gap.FILLER)

@@ -15,7 +15,7 @@ from rmq_store.admin.salvage import SalvageReport, salvage
 from rmq_store.arrow.encoding.properties import without_crc_item
 from rmq_store.errors import TargetExistsError
 from rmq_store.verify import verify
-from tests.support.damage import exchange, log_bytes, same_bytes
+from tests.support.damage import exchange, log_bytes, same_bytes, write_in_log
 from tests.support.golden import Golden, GoldenStore, log_files, unpack
 from tests.support.running.campaigns import few
 from tests.support.running.commands import run
@@ -163,3 +163,22 @@ def test_ranges_that_follow_each_other_are_one_line_behind_what_explains_them(
     left_out = [line for line in lines if line.startswith("left out: ")]
     assert len(left_out) == 2
     assert all(line.endswith(" times") for line in left_out)
+
+
+def test_the_record_behind_a_cut_copy_of_a_longer_one_comes(tmp_path: Path) -> None:
+    """A record is overwritten with the start of a longer one, which then reaches into the next."""
+    store = unpack("crc-5.5.0", tmp_path)
+    longer, over = (
+        next(r for r in store.truth if r["commitLogOffset"] == at) for at in (126_799, 198_663)
+    )
+    start, size = over["commitLogOffset"], over["storeSize"]
+    assert size < longer["storeSize"]
+    log = b"".join(path.read_bytes() for path in log_files(store))
+    copied = log[longer["commitLogOffset"] :][:size]
+    write_in_log(store, start, copied)
+    report = salvage(store.path, tmp_path / "new")
+    check_account(report)
+    assert [(one.start, one.stop) for one in report.skipped] == [(start, start + size)]
+    assert report.messages == len(store.truth) - 1
+    verdict = store.verified().verdict
+    assert (verdict.lost.messages, verdict.lost.bytes) == (1, size)
