@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import signal
+import struct
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -19,12 +20,14 @@ import pytest
 from rmqstore_jobs.exporting.manifest import Manifest
 from tests.live.support.delta_spark import RUNNER, Exports, delta_python, environment, exports
 from tests.support.checkout import CHECKOUT
+from tests.support.damage import log_file_at
 from tests.support.golden import Golden, GoldenStore, bodies_of, messages_in, unpack, user_topic
 from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
 
 NAME, INNER = "clean-5.5.0", "inner"
+STORED_AT = 56  # storeTimestamp in a record with an IPv4 born host
 TOPICS = ("orders", "payments")
 
 
@@ -94,6 +97,22 @@ def test_every_message_arrives_once_and_the_manifest_says_so(
         assert pq.read_metadata(table / file.path).num_rows == file.rows
     topics = {path.name for path in table.iterdir() if path.name.startswith("topic=")}
     assert len(topics) == len({place[0] for place in expected})
+
+
+def test_a_message_with_a_time_of_no_date_has_no_day(delta: Exports, tmp_path: Path) -> None:
+    store, table = unpack(NAME, tmp_path), tmp_path / "table"
+    record = next(record for record in store.truth if record["topic"] == "orders")
+    at = record["commitLogOffset"]
+    file = log_file_at(store, at)
+    raw = bytearray(file.read_bytes())
+    struct.pack_into(">q", raw, at - int(file.name) + STORED_AT, 253_402_300_800_000)
+    file.write_bytes(raw)
+    report = delta.export(spec(store, table, topic="orders"))
+    assert report["ok"], report
+    found = delta.rows(table)
+    assert len(found) == expected_of(store, ("orders",)).total()
+    (undated,) = (row for row in found if row["day"] is None)
+    assert all(undated[name] == record[name] for name in ("topic", "queueId", "queueOffset"))
 
 
 def test_twice_adds_nothing_and_what_is_new_is_added_alone(
