@@ -47,7 +47,7 @@ def enters_index(sys_flag: Any) -> Any:
 DEFAULT_MAX_BODY_BYTES = 256 << 20
 """Largest body after decompression. The broker limits the stored size, to 4 MiB by default."""
 
-_FRAME_STEP = 1024
+_LZ4_STEP, _ZSTD_STEP = 16 << 10, 1 << 10  # bytes that become at most some megabytes
 _GZIP, _GZIP_WINDOW, _ZLIB_WINDOW = b"\x1f\x8b", 31, 15
 _GZIP_PAIR = int.from_bytes(_GZIP, "big")
 _MAGICS = {"LZ4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}
@@ -128,18 +128,18 @@ def _open_zlib(stored: bytes, limit: int) -> bytes:
     return body
 
 
-def _open_frames(stored: bytes, limit: int, opener_of: Callable[[], Any]) -> bytes:
+def _open_frames(stored: bytes, limit: int, opener_of: Callable[[], Any], step: int) -> bytes:
     # Frames carry no content size, and a body may hold several. Small steps limit the memory:
-    # four bytes of zstd can expand to a block of 128 KiB.
+    # four bytes of zstd can expand to a block of 128 KiB, and a byte of LZ4 to 255.
     pieces: list[bytes] = []
     size = at = 0
     opener = opener_of()
     while at < len(stored) and size < limit:
-        step = stored[at : at + _FRAME_STEP]
-        piece = opener.decompress(step)
+        some = stored[at : at + step]
+        piece = opener.decompress(some)
         pieces.append(piece)
         size += len(piece)
-        at += len(step)
+        at += len(some)
         if opener.eof and (at := at - len(opener.unused_data or b"")) < len(stored):
             opener = opener_of()
     if not opener.eof and size < limit:
@@ -149,6 +149,10 @@ def _open_frames(stored: bytes, limit: int, opener_of: Callable[[], Any]) -> byt
 
 _OPENERS: dict[str, Callable[[bytes, int], bytes]] = {
     "zlib": _open_zlib,
-    "LZ4": partial(_open_frames, opener_of=lz4.frame.LZ4FrameDecompressor),
-    "zstd": partial(_open_frames, opener_of=lambda: zstandard.ZstdDecompressor().decompressobj()),
+    "LZ4": partial(_open_frames, opener_of=lz4.frame.LZ4FrameDecompressor, step=_LZ4_STEP),
+    "zstd": partial(
+        _open_frames,
+        opener_of=lambda: zstandard.ZstdDecompressor().decompressobj(),
+        step=_ZSTD_STEP,
+    ),
 }
