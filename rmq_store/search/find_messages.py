@@ -431,7 +431,9 @@ def in_listed_places(store: StoreReader, rows: pa.RecordBatch) -> pa.RecordBatch
         known = offset is not None and queue in queues
         entry = store.view.entry_at(queue, offset) if known else None
         listed.append(entry is not None and entry.log_offset == place)
-    column = pc.if_else(pa.array(listed), rows.column(at), pa.scalar(None, rows.column(at).type))
+    column = pc.if_else(
+        pa.array(listed, pa.bool_()), rows.column(at), pa.scalar(None, rows.column(at).type)
+    )
     return rows.set_column(at, rows.schema.field(at), column)
 
 

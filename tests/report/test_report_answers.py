@@ -204,7 +204,10 @@ def test_overdue_messages_come_first(tmp_path: Path, report: MakePage) -> None:
 
 def test_the_facts_are_those_of_info(golden: Golden, page: Page) -> None:
     facts = [f"{row['fact']:<12} {row['value']}" for row in page.rows("facts-of-store")]
-    assert "\n".join(facts) + "\n" == call("info", golden(NAME).path).stdout
+    said = call("info", golden(NAME).path).stdout
+    unverified = "; not verified: rmqstore verify STORE"  # the report has checked the whole log
+    assert unverified in said
+    assert "\n".join(facts) + "\n" == said.replace(unverified, "")
     parts = {row["part"]: row for row in page.rows("files-by-part")}
     logs = list(Path(golden(NAME).path, "commitlog").iterdir())
     assert parts["commitlog"]["files"] == str(len(logs))
