@@ -87,7 +87,7 @@ OPTIONS: tuple[Option, ...] = (
         "columns to read, separated by commas",
         "all but those on request",
     ),
-    Option("tags", values.alternatives, "messages with exactly one of these tags: `a || b`", "*"),
+    Option("tags", values.alternatives, "messages whose tag is one of these: `a || b`", "*"),
     Option(
         "keys",
         values.keys,
@@ -98,20 +98,20 @@ OPTIONS: tuple[Option, ...] = (
         values.offsets("earliest"),
         'first queue offset, as JSON: `{"orders": {"0": 23}}`, or for one broker: '
         '`{"orders": {"broker-a": {"0": 23}}}`; -2 is earliest, -1 latest; other queues '
-        "start at earliest",
+        "start at earliest. Or a word: `earliest`, or for streams `latest`, their default",
         "earliest",
     ),
     Option(
         "startingOffsetsByTimestamp",
         values.timestamps,
-        "the same with times in ms: start at the first message stored then or later; goes before "
+        "the same with times in ms: start at the first message stored then or later; overrides "
         "startingOffsets",
         fills="starting_timestamps",
     ),
     Option(
         "startingTimestamp",
         parse_time,
-        f"start every queue at the first message stored at this time or later: {TIME_FORMS}; goes before "
+        f"start every queue at the first message stored at this time or later: {TIME_FORMS}; overrides "
         "both",
         fills="since",
     ),
@@ -132,14 +132,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingOffsetsByTimestamp",
         values.timestamps,
-        "the same with times in ms: stop before the first message stored then or later; goes before "
+        "the same with times in ms: stop before the first message stored then or later; overrides "
         "endingOffsets",
         fills="ending_timestamps",
     ),
     Option(
         "endingTimestamp",
         parse_time,
-        "stop every queue before the first message stored at this time or later; goes before both",
+        "stop every queue before the first message stored at this time or later; overrides both",
         fills="until",
     ),
     Option(
@@ -304,7 +304,7 @@ STREAM_OPTIONS: tuple[Option, ...] = (
     Option(
         "maxOffsetsPerTrigger",
         values.count,
-        "most messages in a micro-batch; an inner batch is not cut",
+        "most selected messages in a micro-batch, in equal parts for each store; an inner batch is not cut",
         fills="max_rows",
     ),
     Option(

@@ -62,10 +62,7 @@ _OPTIONS = {
     "store": cli.STORE_PATH,
     "as_json": cli.JSON.but(help="Print the report as one JSON object, and the tables on stderr."),
     "report": rare_option("--report", metavar="FILE", help="Write the report as JSON to FILE too."),
-    "verify": rare_flag(
-        "--verify",
-        help="Verify the store first. A damaged one is refused, unless --mode leaves damage out.",
-    ),
+    "verify": rare_flag("--verify", help="Verify the store first. A damaged one is refused."),
     "checksums": rare_flag(
         "--checksums", help="Report size and SHA-256 of every file of the store."
     ),
