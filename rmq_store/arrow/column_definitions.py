@@ -44,7 +44,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("uniqKey", pa.string(), True, "property UNIQ_KEY: the id set by the producer"),
     Column("msgId", pa.string(), False, "offsetMsgId: store host and CommitLog offset in hex"),
     Column("flag", pa.int32(), False, "the application's flag"),
-    Column("sysFlag", pa.int32(), False, "bits: compression, transaction, IPv6"),
+    Column(
+        "sysFlag", pa.int32(), False, "bits as stored: compression, transaction, inner batch, IPv6"
+    ),
     Column("bornTimestamp", TIMESTAMP, False, "when the producer created it, by its clock"),
     Column("bornHost", pa.string(), False, "ip:port of the producer"),
     Column("storeTimestamp", TIMESTAMP, False, "when the broker stored it, by its clock"),

@@ -209,10 +209,10 @@ CHECKPOINT_TABLE = Table(
     table_columns(
         ("physicMsgTimestamp", TIMESTAMP, "store time of the last record flushed"),
         ("logicsMsgTimestamp", TIMESTAMP, "the same for queues"),
-        ("indexMsgTimestamp", TIMESTAMP, "the same for the index"),
+        ("indexMsgTimestamp", TIMESTAMP, "end time of the last full index file"),
         ("masterFlushedOffset", LONG, "log offset that the master flushed to"),
         ("confirmPhyOffset", LONG, "log offset that the replicas confirmed"),
-        ("logicsPhysicalOffset", LONG, "log offset that flushed queues reach"),
+        ("logicsPhysicalOffset", LONG, "log offset of the last record whose entries were flushed"),
         ("logStart", LONG, "log offset of the first file"),
         ("logEnd", LONG, "log offset after the last record"),
         ("cleanShutdown", FLAG, "no file abort: it stopped cleanly"),

@@ -139,7 +139,7 @@ GROUPS = Table(
         ("consumerOffset", LONG, "next queue offset to consume"),
         ("minOffset", LONG, "queue offset of the first message"),
         ("maxOffset", LONG, "queue offset after the last message"),
-        ("lag", LONG, "messages not consumed yet"),
+        ("lag", LONG, "messages not consumed yet, without expired ones"),
         ("lagBytes", LONG, "their bytes; estimated above a million messages"),
         (
             "notAcknowledged",

@@ -159,7 +159,7 @@ TRACES = Table(
         ("timestamp", TIMESTAMP, "when, by the client's clock"),
         ("groupName", TEXT, "group of the producer or consumer"),
         ("topic", TEXT, "the topic; null in SubBefore and SubAfter"),
-        ("msgId", TEXT, "its UNIQ_KEY"),
+        ("msgId", TEXT, "its UNIQ_KEY: the uniqKey of other tables"),
         ("offsetMsgId", TEXT, "its offsetMsgId"),
         ("tags", TEXT, "property TAGS"),
         ("keys", TEXT, "property KEYS"),
