@@ -38,7 +38,7 @@ def recover(
         "--method",
         type=click.Choice(["strict", "broker"]),
         default="strict",
-        help="strict: keep as much as possible; broker: what DefaultMessageStore would do, without --apply.",
+        help="strict: keep as much as possible; broker: only show what DefaultMessageStore would do.",
     ),
     release: str | None = option(
         "--release", help="The broker release that will start on it (default: the newest)."
@@ -49,7 +49,8 @@ def recover(
 ) -> bool:
     """Show how a recovery would repair a store that was not closed cleanly, or repair it in place.
 
-    A recovery cuts the log after its last intact record, and makes queues and index match it.
+    A recovery cuts the end of the log before the first record there that is not intact, and makes queues
+    and index match. It keeps nothing of what it cuts: salvage can copy intact records behind it first.
     CHANGES THE STORE only with --apply. Fails while a broker has the store open.
 
     Examples:
