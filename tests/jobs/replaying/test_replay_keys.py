@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.plan import narrowed_by_index, scan_of_run, waves_of
-from tests.support.golden import GoldenStore, messages_in, unpack, user_topic
+from tests.support.golden import GoldenStore, unpack
 from tests.support.running.engines import ON_BOTH
-from tests.support.spark.replays import NAME, arrived, expected_rows, spec
+from tests.support.spark.replays import NAME, arrived, expected_rows, spec, topics_of
 
 WAVE = 4_000  # bytes: some hundred waves, were the log read through
 LONGER_WAVE = 40_000  # some thirty of them: each that is read is a query of Spark's
@@ -32,12 +32,6 @@ def common_key(store: GoldenStore) -> str:
         for word in (record["keys"] or "").split()
     ]
     return max(set(words), key=words.count)
-
-
-def topics_of(store: GoldenStore) -> tuple[str, ...]:
-    """Those whose records are messages: the truth says nothing of the keys inside of an inner batch."""
-    batches = {record["topic"] for record in store.truth if messages_in(record) > 1}
-    return tuple(sorted({r["topic"] for r in store.truth if user_topic(r)} - batches))
 
 
 def expected(store: GoldenStore, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:

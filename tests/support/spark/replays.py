@@ -15,7 +15,7 @@ from rmq_store.format.byte_layout import CRC_PROPERTY
 from rmq_store.format.compression import SysFlag
 from rmqstore_jobs.replaying.replay_question import ORIGIN, ORIGIN_PREFIX
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
-from tests.support.golden import GoldenStore, user_topic
+from tests.support.golden import GoldenStore, messages_in, user_topic
 
 NAME = "clean-5.5.0"
 
@@ -40,6 +40,12 @@ def read_back(path: Path | str, *, system: bool = False) -> list[dict[str, Any]]
         table = table.set_column(at, name, table[name].cast(pa.int64()))
     rows: list[dict[str, Any]] = table.to_pylist()
     return [{**row, "properties": dict(row["properties"])} for row in rows]
+
+
+def topics_of(store: GoldenStore) -> tuple[str, ...]:
+    """Those whose records are messages: the truth says nothing of the keys inside of an inner batch."""
+    batches = {record["topic"] for record in store.truth if messages_in(record) > 1}
+    return tuple(sorted({r["topic"] for r in store.truth if user_topic(r)} - batches))
 
 
 def without(properties: dict[str, str], *names: str) -> dict[str, str]:
