@@ -57,7 +57,7 @@ def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker
     """
     from rmq_store.testing.live_broker.broker_files import sizes_of
     from rmq_store.testing.live_broker.harness import Broker, boot_copy
-    from rmq_store.testing.live_broker.java import need_jars
+    from rmq_store.testing.live_broker.needs import need_jars
 
     with ExitStack() as running:
 

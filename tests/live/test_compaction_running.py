@@ -17,7 +17,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import CorruptQueueError, DataLossError, MissingFileError, StoreError
 from rmq_store.testing.live_broker.harness import Broker, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
 from tests.support.live_brokers import Sending
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.testing.live_broker.java import class_path, jdk_tool, need_jars
+from rmq_store.testing.live_broker.java import class_path, jdk_tool
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.config.test_answers_of_brokers import CASES, RELEASES
 
 pytestmark = [pytest.mark.live, pytest.mark.campaign]

@@ -19,7 +19,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.testing.live_broker.broker_files import free_ports
 from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, verify
 from tests.support.dledger import HEAD, Entry, entries_of
 from tests.support.golden import GoldenStore, unpack_kind

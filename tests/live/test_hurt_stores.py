@@ -18,7 +18,7 @@ from rmq_store.recovery import plan_recovery
 from rmq_store.recovery.recover_store import broker_start
 from rmq_store.report.store_report import store_report
 from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from rmq_store.verify.verdict import SOUND
 from tests.admin.test_rebuild import settings_of

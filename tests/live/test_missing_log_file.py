@@ -8,7 +8,7 @@ import pytest
 
 from rmq_store import QueueId
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import settings_of
 from tests.support.golden import unpack, verified
 from tests.support.running.campaigns import some

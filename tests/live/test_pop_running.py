@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmq_store.testing.live_broker.harness import Broker
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.log_records import fields
 from tests.support.running.commands import objects
 

@@ -20,7 +20,7 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.testing.live_broker.broker_files import DISK_GUARD, copy_store
 from rmq_store.testing.live_broker.harness import Broker, boot_copy, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_rebuild import index_of, queues_of, rebuilt, settings_of
 from tests.support.golden import Golden, GoldenStore, unpack, unpack_field, unpack_kind, user_topic
 from tests.support.live_brokers import golden_conf

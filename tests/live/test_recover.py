@@ -20,7 +20,8 @@ from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import UnrecoverableStoreError
 from rmq_store.recovery import RecoveryReport, plan_recovery, recover
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
-from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool, need_jars
+from rmq_store.testing.live_broker.java import JVM_OPENS, class_path, jdk_tool
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.recovery.test_crash import kill_rounds
 from tests.recovery.test_queue_extension import cut_log, extensions
 from tests.support import hurt_stores

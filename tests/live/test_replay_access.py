@@ -15,7 +15,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Broker
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs.replay_targets.to_broker import ACCESS_KEY, SECRET_KEY
 from rmqstore_jobs.running.job_command import EXIT_OK, EXIT_STOPPED
 from tests.support.checkout import CHECKOUT

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from rmq_store import MessageStore
 from rmq_store.files.journal import JournalError
 from rmq_store.testing.live_broker.harness import Broker, Row, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from rmqstore_jobs import dlq
 from rmqstore_jobs.replay import main, run
 from rmqstore_jobs.replaying.replay_question import ORIGIN, ORIGIN_PREFIX

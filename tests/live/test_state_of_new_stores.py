@@ -15,7 +15,8 @@ import pytest
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
 from rmq_store.testing.live_broker.harness import Broker, boot_copy, read_all
-from rmq_store.testing.live_broker.java import class_path, jdk_tool, need_jars
+from rmq_store.testing.live_broker.java import class_path, jdk_tool
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.admin.test_salvage_of_state import HALF, keys, lose, of
 from tests.support.golden import GoldenStore, unpack_kind, unpack_state
 from tests.support.live_brokers import golden_conf

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.broker_files import Conf
 from rmq_store.testing.live_broker.harness import Broker
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.live_brokers import Acknowledged, Sending
 from tests.support.running.campaigns import seed_of
 

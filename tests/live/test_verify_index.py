@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_store.testing.live_broker.harness import boot_copy
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.golden import unpack, verified
 from tests.support.live_brokers import golden_conf
 from tests.support.running.campaigns import some

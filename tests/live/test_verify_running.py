@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Broker
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import Severity, VerifyReport
 from rmqstore_jobs.replay import run
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec

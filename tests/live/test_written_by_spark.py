@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq_store.testing.live_broker.harness import boot_copy, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.live_brokers import read_by_key
 from tests.support.running.campaigns import some
 

@@ -14,7 +14,7 @@ import pytest
 
 from rmq_store import MessageStore
 from rmq_store.testing.live_broker.harness import Broker, Row, boot_copy, read_all
-from rmq_store.testing.live_broker.java import need_jars
+from rmq_store.testing.live_broker.needs import need_jars
 from tests.support.live_brokers import read_by_key
 from tests.support.running.campaigns import some
 

@@ -22,7 +22,7 @@ import pytest
 import hatch_build
 from rmq_store.format.hashes import CRC32_IN_C
 from rmq_store.loops import bits
-from rmq_store.testing.live_broker.java import missing_here
+from rmq_store.testing.live_broker.needs import missing_here
 
 DECLARED = re.compile(
     r"^cdef inline (?P<result>[\w ]+?) (?P<name>\w+)\((?P<taken>[^)]*)\)(?P<rest>[^:]*):$", re.M

@@ -12,7 +12,7 @@ import hatch_build
 from rmq_store import loops
 from rmq_store.admin.rebuild import rebuild
 from rmq_store.admin.salvage import salvage
-from rmq_store.testing.live_broker.java import missing_here
+from rmq_store.testing.live_broker.needs import missing_here
 from rmq_store.verify import verify
 from tests.support.golden import Golden, GoldenStore
 from tests.support.running.child import python

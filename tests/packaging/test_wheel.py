@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from rmq_store.testing.live_broker.java import missing_here
+from rmq_store.testing.live_broker.needs import missing_here
 from tests.support.checkout import CHECKOUT
 from tests.support.golden import Golden
 

@@ -1,4 +1,4 @@
-"""The JDK of this machine, the jars of RocketMQ releases in a cache folder, and tests that need them."""
+"""The JDK of this machine, and the jars of RocketMQ releases in a cache folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
-
-import pytest
 
 HERE = Path(__file__).resolve().parent
 CACHE_VARIABLE = "RMQSTORE_TEST_CACHE"
@@ -120,26 +117,3 @@ def _cached(folder: Path, make: Callable[[Path], None]) -> Path:
                 make(unfinished)
                 unfinished.rename(folder)
     return folder
-
-
-REQUIRED = "RMQSTORE_REQUIRE_LIVE"
-"""Set to 1 where these tests have to run, as in CI."""
-
-
-def need_jars(release: str, *, proxy: bool = False) -> None:
-    """Skip the test, with the reason, where there is no JDK or no Maven to fetch a release.
-
-    Where Maven is there and fails, so does the test: a skip would hide it. So it does where
-    RMQSTORE_REQUIRE_LIVE=1 says that JDK and Maven have to be there.
-    """
-    try:
-        jars(release, proxy=proxy)
-    except HarnessUnavailable as missing:
-        missing_here(str(missing))
-
-
-def missing_here(what: str) -> NoReturn:
-    """Skip the test, or fail it where RMQSTORE_REQUIRE_LIVE=1."""
-    if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{what} ({REQUIRED}=1)")
-    pytest.skip(what)

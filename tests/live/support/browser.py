@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from rmq_store.testing.live_broker.java import missing_here
+from rmq_store.testing.live_broker.needs import missing_here
 
 # The lowest contrast between a text and what is behind it that WCAG 2.1 (AA) calls readable.
 LEAST_CONTRAST = 4.5
