@@ -32,6 +32,8 @@ class SysFlag:
     COMPRESSION_LZ4: Final = 0x100
     COMPRESSION_ZSTD: Final = 0x200
     COMPRESSION_ZLIB: Final = 0x300
+    OF_STORED_BODY: Final = COMPRESSED | COMPRESSION_MASK | INNER_BATCH | NEED_UNWRAP
+    """Bits that a message lacks whose body was decompressed, or taken out of an inner batch."""
 
 
 def enters_queue(sys_flag: Any) -> Any:

@@ -185,14 +185,13 @@ def _group(batch: pa.RecordBatch, body: str, refused: Mapping[int, str]) -> pa.T
 def _by_writer(spec: ReplaySpec, path: str, state: OpenState | None) -> Refusals:
     """Those of the target store's writer, and what of the broker's own records is not open."""
     config, how = StoreConfig.of(spec.target_conf), dialect(spec.release)
+    members = takes_members(spec.asked())
     if has_content(path):
         with StoreReader.open(path, broker_conf=spec.target_conf) as target:
             config = config.with_defaults_of(target.geometry())
 
     def refusals(batch: pa.RecordBatch) -> Mapping[int, str]:
-        rows = batch_to_append(
-            batch, how, keep_timestamps=spec.keep_timestamps, members=takes_members(spec.asked())
-        )
+        rows = batch_to_append(batch, how, keep_timestamps=spec.keep_timestamps, members=members)
         refused = refused_rows(rows, lambda b: prepare(b, config, how, LOOPBACK, copied=True))
         ended = [] if state is None else state.rows_ended(batch)
         return {row: _plain(error) for row, error in refused} | dict.fromkeys(ended, ENDED)

@@ -60,7 +60,7 @@ from rmqstore_jobs.replaying.replay_question import (
     Handled,
     columns_for_store,
 )
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec, takes_members
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec
 from rmqstore_jobs.running.failures import failure, is_damage
 from rmqstore_jobs.running.source_options import pieces_in
 from rmqstore_jobs.running.spark_engine import Session, ShouldStop, parallel_shares
@@ -336,7 +336,7 @@ class LocalReplay(ReplayCall):
             batch,
             target.dialect,
             keep_timestamps=keeps,
-            members=takes_members(self.spec.asked()),
+            members=self.members,
             with_halves=moved is not None,
         )
         if moved is None:

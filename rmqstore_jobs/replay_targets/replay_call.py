@@ -148,6 +148,7 @@ class ReplayCall:
         self.current = unfinished or self._new_run()
         self.counts = Counter(self.current.counts)
         self.read = narrowed_by_index(self.scan, spec)
+        self.members = takes_members(spec.asked())
 
     def _new_run(self) -> ReplayRun:
         snapshot = self.scan.store.snapshot
@@ -170,9 +171,7 @@ class ReplayCall:
         """What `handle` makes of the rows of ranges; `how`: of ReplayRows. A wave has no progress, and as
         many shares at a time as there are cores."""
         keys = self.spec.keys if self.spec.by_index else None
-        asked = replace(
-            self.scan.options, keys=keys, unwrap_batches=takes_members(self.spec.asked())
-        )
+        asked = replace(self.scan.options, keys=keys, unwrap_batches=self.members)
         read = replace(self.read, ranges=tuple(ranges), options=asked, is_wave=True)
         engine = engine_of(self.spark, 1) if progress is None else engine_of(self.spark)
         question = ReplayRows(self.spec, read, columns, handle, **how)
@@ -230,9 +229,6 @@ def most_common(reasons: Counter[Any]) -> Iterator[str]:
     return (f"{count:,}: {why}" for why, count in reasons.most_common(_REASONS_SHOWN))
 
 
-_OF_INNER_BATCHES = (
-    SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
-)
 _KEPT = ("topic", "queueId", "flag", "sysFlag", "bornTimestamp", "bornHost", "reconsumeTimes")
 
 
@@ -251,7 +247,7 @@ def batch_to_append(
     if members:
         flags = batch["sysFlag"].to_numpy()
         inner = flags & SysFlag.INNER_BATCH != 0
-        columns["sysFlag"] = pa.array(np.where(inner, flags & ~_OF_INNER_BATCHES, flags))
+        columns["sysFlag"] = pa.array(np.where(inner, flags & ~SysFlag.OF_STORED_BODY, flags))
     if "properties" in batch.schema.names:
         columns["properties"] = batch["properties"]
     else:

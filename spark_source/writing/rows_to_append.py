@@ -105,7 +105,6 @@ def _records_of(batch: pa.RecordBatch) -> EncodedRecords:
 BATCH_BYTES = 32 << 20  # about, of a batch that is staged
 _HOSTS = ("bornHost", "storeHost")
 _TIMES = frozenset(("bornTimestamp", "storeTimestamp"))
-_COMPRESSION = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 
 WRITTEN = tuple(name for name in BY_NAME if name in KNOWN_COLUMNS or name == "rawBody")
 """Columns of the source that a write takes."""
@@ -233,8 +232,7 @@ def _flags_of_bodies(flags: npt.NDArray[np.int32], *, raw: bool) -> pa.Array:
             "sysFlag marks a message that no queue lists: prepared or rolled back",
         )
     as_it_was = raw & ((flags & SysFlag.INNER_BATCH) == 0)
-    plain = flags & ~(_COMPRESSION | SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)
-    return pa.array(np.where(as_it_was, flags, plain), pa.int32())
+    return pa.array(np.where(as_it_was, flags, flags & ~SysFlag.OF_STORED_BODY), pa.int32())
 
 
 def _refuse_whole_batches(given: Mapping[str, pa.Array], properties: pa.Array) -> None:
