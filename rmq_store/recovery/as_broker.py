@@ -65,10 +65,6 @@ from rmq_store.snapshot.opening import queue_file_sizes, refuse_unknown_size
 LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
 BATCH_QUEUE_SIZE, TIMER_LOG_SIZE = "mapperFileSizeBatchConsumeQueue", "mappedFileSizeTimerLog"
 """The settings that say how large the files of the log, of queues and of the timer log are."""
-_AGAIN = {  # by whether the file is of the log
-    True: "A strict recovery gives a short file its size again, without what it lost",
-    False: "Write the queues anew: rmqstore rebuild STORE --to NEW",
-}
 _FILES_SCANNED = 3  # ConsumeQueue#recover
 _LARGEST_OFFSET = 2**55  # a larger queueOffset is damage and has no valid file name
 _MOST_FILES = 10  # commitLogRecoverMaxNum, from 5.4.0 on
@@ -100,6 +96,9 @@ def refused_files(
     bytes of which the size that no setting gives is a multiple.
     """
     files = _files_in(folders)
+    remedy = "rmqstore rebuild STORE --to NEW makes the queues from the log"
+    if setting == LOG_SIZE:
+        remedy = "A strict recovery gives a short file its size again, without what it lost"
     known = size or "more than 0"
     right = known if not size % unit else f"a multiple of {unit}"
     for path in files:
@@ -116,7 +115,7 @@ def refused_files(
                 reason="the broker does not start on a store with this file",
                 expected=f"a number as its name and {setting}={right} bytes",
                 actual=f"{actual} bytes",
-                advice=f"{_AGAIN[setting == LOG_SIZE]}. If the sizes are those of another broker, use the "
+                advice=f"{remedy}. If the sizes are those of another broker, use the "
                 "broker.conf of the one that created the files",
             )
 

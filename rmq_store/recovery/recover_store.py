@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,12 +203,11 @@ def _refusals(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
 
 
 def _timer(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
-    size = config.mappedFileSizeTimerLog or 0
-    for refused in refused_files([path / TIMER_LOG], size, TIMER_LOG_SIZE):
-        sized = (
-            f", or give it its size, without what it lost: truncate -s {size} FILE" if size else ""
-        )
-        yield _of_chain(OTHER, refused, f"restore it from a copy{sized}")
+    configured, remedy = config.mappedFileSizeTimerLog or 0, "restore it from a copy"
+    if configured:
+        remedy += f", or give it its size, without what it lost: truncate -s {configured} FILE"
+    for refused in refused_files([path / TIMER_LOG], configured, TIMER_LOG_SIZE):
+        yield _of_chain(OTHER, refused, remedy)
     wheel = path / TIMER_WHEEL
     if wheel.exists():
         size = wheel.stat().st_size
@@ -239,10 +239,11 @@ def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     try:
         refuse_unknown_size(log, config)
     except InvalidArgumentError as error:
-        yield RefusedFile(LOG_FILE, str(error.path), error.reason, error.advice or "")
+        yield RefusedFile(LOG_FILE, str(error.path), f"{error.reason}; --broker-conf gives it", "")
     for refused in refused_files(log.chain.folders, log.chain.file_size, LOG_SIZE):
         yield _of_chain(LOG_FILE, refused)
-    sizes = queue_file_sizes(QueueFolders(path, StoreConfig()))  # no broker has two
+    with closing(QueueFolders(path, StoreConfig())) as folders:
+        sizes = queue_file_sizes(folders)  # no broker has two
     queues, batch = QueueFolders(path, config.with_defaults_of(sizes)), _batch_topics(path)
     for queue, is_batch in queues.queues_in_folders().items():
         yield from _queue_files(queues, queue, config, is_batch)
