@@ -17,13 +17,14 @@ from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.recovery import plan_recovery
 from rmq_store.recovery.recover_store import broker_start
 from rmq_store.report.store_report import store_report
-from rmq_store.testing.live_broker.harness import BrokerFailed, boot_copy, read_all
+from rmq_store.testing.live_broker.broker_files import DISK_GUARD, topics_on_disk
+from rmq_store.testing.live_broker.harness import Broker, BrokerFailed, boot_copy, read_all
 from rmq_store.testing.live_broker.needs import need_jars
 from rmq_store.verify import verify
 from rmq_store.verify.verdict import SOUND
 from tests.admin.test_rebuild import settings_of
-from tests.support.golden import GoldenStore, in_a_queue, log_files, unpack
-from tests.support.injured_stores import INJURIES
+from tests.support.golden import KINDS, GoldenStore, in_a_queue, log_files, unpack, unpack_kind
+from tests.support.injured_stores import INJURIES, REFUSED_FILES, resize
 from tests.support.running.campaigns import some
 
 pytestmark = pytest.mark.live
@@ -98,6 +99,28 @@ def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
     ends = {queue: len(records) for queue, records in store.by_queue.items()}
     served = [(row["topic"], row["queueId"], row["queueOffset"]) for row in rows]
     assert Counter(row[:2] for row in served if row[2] < ends[QueueId(*row[:2])]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "size"), some("refused files", [case[:3] for case in REFUSED_FILES], 1)
+)
+def test_no_broker_starts_with_a_file_of_a_wrong_size(
+    name: str, file: str, size: int, tmp_path: Path
+) -> None:
+    """`boot_copy` leaves the timer wheel out, so the broker starts on the store itself."""
+    need_jars(RELEASE)
+    store = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
+    resize(Path(store.path, file), size)
+    conf = {} if name in KINDS else settings_of(store)
+    broker = Broker(
+        RELEASE,
+        tmp_path / "run",
+        store=Path(store.path),
+        conf={**conf, **DISK_GUARD},
+        topics=topics_on_disk(Path(store.path)),
+    )
+    with pytest.raises(BrokerFailed):
+        broker.start(tries=1)
 
 
 @pytest.mark.parametrize("name", ["delayOffset.json", "consumerOffset.json"])

@@ -3,6 +3,7 @@ what waits, and nothing twice."""
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import threading
 import time
@@ -17,11 +18,13 @@ from rmq_store.admin.salvage import salvage
 from rmq_store.testing.live_broker.harness import Broker, boot_copy, read_all
 from rmq_store.testing.live_broker.java import class_path, jdk_tool
 from rmq_store.testing.live_broker.needs import need_jars
+from rmqstore_jobs.replay import run
 from tests.admin.test_salvage_of_state import HALF, keys, lose, of
-from tests.support.golden import GoldenStore, unpack_kind, unpack_state
+from tests.support.golden import GoldenStore, unpack, unpack_kind, unpack_state
 from tests.support.live_brokers import golden_conf
 from tests.support.log_records import fields
 from tests.support.running.campaigns import some
+from tests.support.spark.replays import spec
 
 pytestmark = pytest.mark.live
 
@@ -134,3 +137,17 @@ def test_a_compaction_topic_of_a_rebuilt_store_is_served(tmp_path: Path) -> None
     with broker_on(store, Path(store.path), tmp_path / "old") as broker:
         assert rows == read_all(broker, [topic])
     assert rows
+
+
+def test_messages_taken_out_of_inner_batches_are_served(tmp_path: Path) -> None:
+    """They are records of their own then, in a batch queue."""
+    store = unpack(f"clean-{RELEASE}", tmp_path)
+    target = tmp_path / "new"
+    run(None, spec(store, to_store=str(target), topics=("inner",), tags=("Ea",)))
+    with store.open() as source:
+        wanted = source.read_batches("inner", tags="Ea", columns=["body"], unwrap_batches=True)
+        bodies = [body for batch in wanted for body in batch[0].to_pylist()]
+    with boot_copy(target, tmp_path / "run", RELEASE, golden_conf(Path(store.conf))) as broker:
+        rows = read_all(broker, ["inner"])
+    assert len(bodies) > 20
+    assert Counter(base64.b64decode(row["body"]) for row in rows) == Counter(bodies)

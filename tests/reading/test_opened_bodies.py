@@ -128,7 +128,8 @@ def test_gzip_under_the_flag_is_opened(flag: int) -> None:
     ],
 )
 def test_a_body_of_several_frames_is_all_of_them(kind: int, pack: Callable[[bytes], bytes]) -> None:
-    """As a client reads it. The limit is of the sum, and each byte is of a frame."""
+    """As CompressorFactory of 5.3.3 and 5.5.0 reads LZ4 and zstd. The limit is of the sum, and each byte is
+    of a frame."""
     flag, body = int(SysFlag.COMPRESSED | kind), b"a body " * 9_000
     frames = [pack(body[:500]), pack(b""), pack(body[500:40_000]), pack(body[40_000:])]
     stored = b"".join(frames)

@@ -9,6 +9,21 @@ from pathlib import Path
 
 Injury = Callable[[Path], object]
 
+# Files with which no broker starts: store, file, its new size, code of the finding, what helps.
+REFUSED_FILES = [
+    ("crc-5.5.0", "consumequeue/payments/1/" + "0" * 20, 1661, "queue-file-refused", "rebuild"),
+    ("clean-5.5.0", "batchconsumequeue/inner/0/" + "0" * 20, 2000, "queue-file-refused", "rebuild"),
+    ("compact-timer-5.5.0", "timerwheel", 1000, "file-refused", "move it away"),
+    ("compact-timer-5.5.0", "timerlog/" + "0" * 20, 50_000, "file-refused", "truncate -s 102400"),
+]
+
+
+def resize(path: Path, size: int) -> None:
+    """Cut a file, or make it, with zeros at its end."""
+    path.touch()
+    truncate(path, size)
+
+
 INJURIES: dict[str, Injury] = {"baseline": lambda store: None}
 
 

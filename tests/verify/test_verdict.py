@@ -22,7 +22,7 @@ from rmq_store.verify.findings import Severity
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
 from tests.support.damage import log_file_at, write_in_log
 from tests.support.golden import KINDS, GoldenStore, log_files, unpack, unpack_kind, verified
-from tests.support.injured_stores import INJURIES
+from tests.support.injured_stores import INJURIES, REFUSED_FILES, resize
 from tests.support.running.commands import call, objects, run
 
 STARTS = [
@@ -160,31 +160,22 @@ def test_the_verdict_names_what_helps(
         assert helps in verdict.help.command
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "size", "conf", "code", "helps"),
-    [
-        ("crc-5.5.0", "consumequeue/payments/1/" + "0" * 20, 1661, False, "queue", "rebuild"),
-        ("clean-5.5.0", "batchconsumequeue/inner/0/" + "0" * 20, 2000, False, "queue", "rebuild"),
-        ("compact-timer-5.5.0", "timerwheel", 1000, True, "", "move it away"),
-        ("compact-timer-5.5.0", "timerlog/" + "0" * 20, 50_000, True, "", "truncate -s 102400"),
-    ],
-)
+@pytest.mark.parametrize(("name", "file", "size", "code", "helps"), REFUSED_FILES)
 def test_each_file_with_which_no_broker_starts_is_an_error(
-    tmp_path: Path, name: str, file: str, size: int, conf: bool, code: str, helps: str
+    tmp_path: Path, name: str, file: str, size: int, code: str, helps: str
 ) -> None:
-    """A real broker of 5.5.0 refused the first, and the last two: exit code 253."""
+    """A real broker of 5.5.0 refuses each (tests/live/test_hurt_stores.py)."""
     store = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
     path = Path(store.path, file)
-    path.touch()  # the wheel is not among the files of the golden store
-    path.write_bytes(path.read_bytes()[:size].ljust(size, b"\0"))
-    report = verified(store.path, broker_conf=store.conf if conf else None)
+    resize(path, size)
+    # Other files of queues show their size; of the timer only the configuration does.
+    report = verified(store.path, broker_conf=store.conf if code == "file-refused" else None)
     (finding,) = [one for one in report.findings if one.code.endswith("refused")]
-    assert (finding.severity, finding.path) == (Severity.ERROR, str(path))
-    assert finding.code == f"{code}-file-refused".removeprefix("-")
+    assert (finding.severity, finding.path, finding.code) == (Severity.ERROR, str(path), code)
     assert (report.verdict.state, report.verdict.starts) == (FLAWED, False)
     assert report.verdict.help is not None
     assert helps in f"{report.verdict.help.command} {report.verdict.help.effect}"
-    if code:
+    if helps == "rebuild":
         new = tmp_path / "new"
         call("rebuild", store.path, "--to", str(new), "--broker-conf", store.conf)
         assert broker_start(new, StoreConfig.of(store.conf)).refusals == ()
