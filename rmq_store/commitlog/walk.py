@@ -153,9 +153,8 @@ def _piece_of(
         return _damage(log, segment, at, end, content)
     if content is Gap.GHOST:
         stop = at + int.from_bytes(log.chain.read(at, at + 4).tobytes(), "big")
-        inside = log.next_record(
-            segment, at + 1, stop
-        )  # a record may have been written over its end
+        # A record may have been written over its end.
+        inside = log.next_record(segment, at + 1, stop)
         return RecordOrGap(at, stop if inside is None else inside, gap=Gap.GHOST)
     if content is Gap.FILLER:
         head = log.entry_at(segment, at)

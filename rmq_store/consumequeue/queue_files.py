@@ -39,15 +39,6 @@ from rmq_store.format.queues import (
 )
 from rmq_store.loops import queue_entries
 
-
-def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
-    """The folder of a queue's files. `kind`: CONSUMEQUEUE_DIR or its like.
-
-    Raises UnsafeNameError for a topic that is no folder name: records of a foreign log may say any.
-    """
-    return path_inside(os.path.join(root, kind), queue.topic, str(queue.queue_id))
-
-
 _LAST_LOOK = 200  # units, about a page of a ConsumeQueue
 _LAST_BASE_OFFSET = 2**62  # larger values are damage and would overflow
 _READ_WHOLE = 4096  # units among which no search is worth its steps
@@ -57,6 +48,14 @@ _MOST_KEPT = 1000  # units of a queue that is kept; a longer one is read again a
 _NOTHING: Bytes = np.zeros(0, dtype=np.uint8)
 _COLUMNS = len(Entries.__match_args__)
 _ENTRY = 8 * _COLUMNS  # bytes
+
+
+def queue_folder(root: str | os.PathLike[str], kind: str, queue: QueueId) -> str:
+    """The folder of a queue's files. `kind`: CONSUMEQUEUE_DIR or its like.
+
+    Raises UnsafeNameError for a topic that is no folder name: records of a foreign log may say any.
+    """
+    return path_inside(os.path.join(root, kind), queue.topic, str(queue.queue_id))
 
 
 class EndEntries(NamedTuple):
@@ -550,7 +549,7 @@ class QueueWriter:
                     "records of queue %s get smaller queue offsets than their own, from %d instead of %d "
                     "on: records before them are missing, damaged or of another queue. Offsets that "
                     "consumers committed mean other messages there. Other queues may have such "
-                    "records too; rmqstore verify of the new store counts them",
+                    "records too: rmqstore verify counts them all",
                     queue.name,
                     end + int(moved.argmax()),
                     int(requests.offset[rows][moved][0]),

@@ -258,7 +258,7 @@ class Inquiry:
     progress: OnProgress | None = None
 
     def command(self, name: str, *words: object) -> Command:
-        """See `Named.command`."""
+        """See `NamedStore.command`."""
         return self.named.command(name, *words)
 
     @cached_property
