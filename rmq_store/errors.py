@@ -469,13 +469,13 @@ _MOST_NAMES = 10
 
 
 def nearest(
-    name: str, known: Iterable[str], *, last: Callable[[str], bool] = lambda word: False
+    name: str, names: Iterable[str], *, last: Callable[[str], bool] = lambda word: False
 ) -> str:
     """Advice for an unknown name: the most similar known word, or some of the known words.
 
     `last`: words that are meant least often.
     """
-    words = sorted(known, key=lambda word: (last(word), word))
+    words = sorted(names, key=lambda word: (last(word), word))
     if not words:
         return "There are none"
     by_fold = {word.casefold(): word for word in words}

@@ -166,13 +166,13 @@ class _Export:
             )
 
     def _refuse_other_questions(self) -> None:
-        before, asked = self.manifest.asked, self.spec.asked()
-        if before is not None and dict(before) != asked:
+        before, request = self.manifest.asked, self.spec.asked()
+        if before is not None and dict(before) != request:
             raise JournalError(
                 self.manifest.folder,
                 reason="the target was exported with other options",
                 expected=_as_text(before),
-                actual=_as_text(asked),
+                actual=_as_text(request),
                 advice="Give the same options (topics, offsets and times may differ), or export "
                 "into a new folder",
             )
@@ -221,21 +221,24 @@ class _Export:
             for queue, state in states.items()
             if state.min_offset == state.max_offset and self._is_whole(queue)
         ]
-        for part in (*self.scan.ranges, *expired):
-            low = states[part.queue].min_offset
-            before = [one.stop for one in done.get(part.queue, ()) if one.stop <= low]
-            if before and max(before) < low and part.start <= low:
+        for slice_ in (*self.scan.ranges, *expired):
+            low = states[slice_.queue].min_offset
+            before = [one.stop for one in done.get(slice_.queue, ()) if one.stop <= low]
+            if before and max(before) < low and slice_.start <= low:
                 self.problems.append(
-                    f"queue {part.queue.queue_id} of {part.queue.topic}: offsets {max(before):,} to "
+                    f"queue {slice_.queue.queue_id} of {slice_.queue.topic}: offsets {max(before):,} to "
                     f"{low:,} expired before they were exported"
                 )
 
     def _is_whole(self, queue: QueueId) -> bool:
         """Whether no option ends the range of a queue or selects times: so all that expired was asked for."""
-        asked, name = self.scan.options, self.scan.store.broker_name
-        times = (asked.starting_timestamps.of(name, queue), asked.ending_timestamps.of(name, queue))
-        end = asked.ending_offsets.of(name, queue)
-        return {*asked.times, *times} == {None} and end in (None, LATEST)
+        options, name = self.scan.options, self.scan.store.broker_name
+        times = (
+            options.starting_timestamps.of(name, queue),
+            options.ending_timestamps.of(name, queue),
+        )
+        end = options.ending_offsets.of(name, queue)
+        return {*options.times, *times} == {None} and end in (None, LATEST)
 
     def _note_left_out(self) -> None:
         """What no later run exports, because of damage. Where no manifest says it, numbers of messages do."""

@@ -146,18 +146,18 @@ OPTIONS: Mapping[str, DeclaredOption] = {
 }
 
 
-def spec_from_command_line(given: Mapping[str, Any]) -> ReplaySpec:
+def spec_from_command_line(arguments: Mapping[str, Any]) -> ReplaySpec:
     """The spec from a command line. Raises InvalidArgumentError for what cannot be parsed."""
-    queues, topics = queues_of(given["queues"], given["topics"])
+    queues, topics = queues_of(arguments["queues"], arguments["topics"])
     read = {
         "queues": queues,
         "topics": topics,
-        "offsets": offsets_of(given["offsets"]),
-        "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in given["topic_map"]),
-        "queue_map": dict(_queue_pair(text) for text in given["queue_map"]),
+        "offsets": offsets_of(arguments["offsets"]),
+        "topic_map": dict(_pair(text, "--map-topic OLD=NEW") for text in arguments["topic_map"]),
+        "queue_map": dict(_queue_pair(text) for text in arguments["queue_map"]),
     }
-    plain = {k: v for k, v in given.items() if k not in ("store", *OF_THE_RUN)}
-    spec = ReplaySpec(source=given["store"], **{**plain, **read})
+    plain = {k: v for k, v in arguments.items() if k not in ("store", *OF_THE_RUN)}
+    spec = ReplaySpec(source=arguments["store"], **{**plain, **read})
     check_spec(spec)
     return spec
 

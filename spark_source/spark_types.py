@@ -119,11 +119,11 @@ def arrow_schema_for(schema: StructType) -> pa.Schema:
 
 
 def _arrow_type(field: StructField) -> pa.DataType:
-    own, given = BY_NAME[field.name].type, field.dataType
+    own, type_in_spark = BY_NAME[field.name].type, field.dataType
     if own == TIMESTAMP:
         return SPARK_TIMESTAMP
-    if isinstance(given, MapType):
-        return pa.map_(pa.string(), pa.field("value", pa.string(), given.valueContainsNull))
+    if isinstance(type_in_spark, MapType):
+        return pa.map_(pa.string(), pa.field("value", pa.string(), type_in_spark.valueContainsNull))
     return own
 
 

@@ -191,11 +191,11 @@ def plan_rows(scan: Scan) -> Iterator[Row]:
 def _ranges_row(scan: StoreScan, share: Share, store: StoreReader) -> Row:
     slices = _slices_of(scan, share, store)
     ranges: dict[str, dict[str, list[list[int]]]] = {}
-    for part in slices:
-        of_topic = ranges.setdefault(part.queue.topic, {})
-        of_topic.setdefault(str(part.queue.queue_id), []).append([part.start, part.stop])
+    for slice_ in slices:
+        of_topic = ranges.setdefault(slice_.queue.topic, {})
+        of_topic.setdefault(str(slice_.queue.queue_id), []).append([slice_.start, slice_.stop])
     return {
-        "queues": len({part.queue for part in slices}),
+        "queues": len({slice_.queue for slice_ in slices}),
         "entries": sum(map(len, slices)),
         "files": files_opened(store, slices, with_log=scan.reads_log()),
         "ranges": json.dumps(ranges),
@@ -289,27 +289,27 @@ def _of_store(
     follower: Follower,
     name: str,
     target: StoreToOpen | None,
-    known: StorePlace | None,
+    reached: StorePlace | None,
     begins: bool,
 ) -> Row:
-    """`known`: the place up to which the query has gone; `begins`: it has committed nothing yet."""
-    given = None if known is None else known.place.offset
+    """`reached`: the place up to which the query has gone; `begins`: it has committed nothing yet."""
+    log_offset = None if reached is None else reached.place.offset
     if target is None:
-        return {"logOffset": given, "problem": "the store is gone"}
+        return {"logOffset": log_offset, "problem": "the store is gone"}
     with follower.open(name, target) as store:
-        row: dict[str, object] = {"path": target.path, "logOffset": given}
-        if known is not None:
+        row: dict[str, object] = {"path": target.path, "logOffset": log_offset}
+        if reached is not None:
             try:
-                require_same_log(store.log, known.place, target.path)
+                require_same_log(store.log, reached.place, target.path)
             except StoreError as error:
                 row["problem"] = str(error)
-        start = store.log.start if known is None or "problem" in row else known.place.offset
+        start = store.log.start if reached is None or "problem" in row else reached.place.offset
         end = follower.follower_of(name, target).end(store.log, start)
         row["logEnd"] = end
-        if "problem" in row or (known is None and begins):
+        if "problem" in row or (reached is None and begins):
             return row  # nothing says where the query begins
         row["bytesBehind"] = end - start
-        if known is not None:
+        if reached is not None:
             row["storeTimestamp"] = time_before(store.log, start)
         return row
 

@@ -166,11 +166,11 @@ def rebuild(
     topics.json that cannot be read, InvalidArgumentError, AccessError, UnsupportedStoreError without the
     extra `rocksdb`.
     """
-    known, how, root = StoreConfig.of(config), dialect(release), Path(target)
-    _check_options(root, log, store_type, how)
+    given_settings, traits, root = StoreConfig.of(config), dialect(release), Path(target)
+    _check_options(root, log, store_type, traits)
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
-    with StoreReader.open(source, config=known, snapshot=unknown, queues=False) as store:
+    with StoreReader.open(source, config=given_settings, snapshot=unknown, queues=False) as store:
         refuse_remote(store.path)
         if store.log.has_dledger_files and log == "link":
             raise InvalidArgumentError(
@@ -182,12 +182,12 @@ def rebuild(
                 advice="Nothing was written. Give --log copy",
             )
         require_apart([store.path, *store.log.chain.folders], root)
-        refuse_unknown_size(store.log, known)
+        refuse_unknown_size(store.log, given_settings)
         refuse_misnamed(store.log)
-        settings = known.with_defaults_of(store.geometry())
+        settings = given_settings.with_defaults_of(store.geometry())
         # Damage does not end the log before records that were flushed.
         flushed = Checkpoint.read_or_zero(store.path / CHECKPOINT_FILE).physic_msg_timestamp
-        state = {"source": str(store.path.absolute()), "log": log, "release": str(how)}
+        state = {"source": str(store.path.absolute()), "log": log, "release": str(traits)}
         if store_type != FILES:
             state["storeType"] = store_type
         kinds, queues = (
@@ -212,10 +212,10 @@ def rebuild(
     # The target has its whole log in one folder.
     settings = without_log_paths(replace(settings, storePathCommitLog=None))
     with StoreLock(root):
-        write_abort(root, how)
+        write_abort(root, traits)
         # Nor, in the copy, before intact ones that a recovery in place would cut.
         recover = partial(
-            recover_under_lock, root, settings, how, flushed_until=flushed, keeps_intact=True
+            recover_under_lock, root, settings, traits, flushed_until=flushed, keeps_intact=True
         )
         if store_type == DATABASE:
             _count_versions(root)
@@ -224,7 +224,7 @@ def rebuild(
             kinds.add_batch_topics(report.batch_topics, report.queues)
         else:
             report = _into_files(root, recover, kinds, progress)
-        kinds.declare_batch_topics(root, how, report.queues)
+        kinds.declare_batch_topics(root, traits, report.queues)
         remove_abort(root)
         (root / STATE_FILE).unlink()
     source_end = report.log_end if source_end is None else source_end
@@ -254,13 +254,13 @@ def _renumbered(root: Path, settings: StoreConfig) -> dict[str, int]:
 
 def _check_options(root: Path, log: str, store_type: str, release: Dialect) -> None:
     """Raise InvalidArgumentError or UnsupportedStoreError."""
-    for given, known, kind in (
+    for value, choices, kind in (
         (log, LOG_MODES, "way to take the log"),
         (store_type, STORE_TYPES, "storeType that is written"),
     ):
-        if given not in known:
+        if value not in choices:
             raise InvalidArgumentError(
-                reason=f"{given!r} is not a {kind}", expected=" or ".join(known)
+                reason=f"{value!r} is not a {kind}", expected=" or ".join(choices)
             )
     if store_type == FILES:
         return
@@ -359,10 +359,10 @@ def _is_zero_from(chain: SegmentChain, segment: SegmentFile) -> bool:
 
 def _copy(segment: SegmentFile, path: Path, size: int) -> None:
     """Copy a file without its holes. It gets its name when it is complete."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    copy_stored(segment.path, part, segment.size, max(size, segment.size))
-    part.rename(path)
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.unlink(missing_ok=True)
+    copy_stored(segment.path, unfinished, segment.size, max(size, segment.size))
+    unfinished.rename(path)
 
 
 def write_log_without_dledger(

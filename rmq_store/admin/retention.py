@@ -305,18 +305,18 @@ def apply_retention(plan: RetentionPlan, *, lose_unread: bool = False) -> int:
         return sum(map(_delete, (*plan.log, *plan.queues, *plan.index)))
 
 
-def _delete(one: ExpiredFile) -> int:
-    with OsErrorsOf(one.path, "deleting"):
-        size = os.path.getsize(one.path)
-        if size != one.size:
+def _delete(file: ExpiredFile) -> int:
+    with OsErrorsOf(file.path, "deleting"):
+        size = os.path.getsize(file.path)
+        if size != file.size:
             raise MissingFileError(
-                one.path,
+                file.path,
                 reason="the file changed since the plan",
-                expected=f"{one.size} bytes",
+                expected=f"{file.size} bytes",
                 actual=f"{size} bytes",
                 advice="Make a new plan",
             )
-    Change(one.path, "removed", size).make()
+    Change(file.path, "removed", size).make()
     return size
 
 

@@ -120,18 +120,18 @@ class RecordMover:
             yield done
             return
         start, called, places = 0, set[HalfName](), set[int]()
-        part: list[_Own] = []
+        owns_of_part: list[_Own] = []
         for own in owns:
             if not (called.isdisjoint(own.names) and places.isdisjoint(own.places)):
-                yield self._append_part(batch, log_offset, kept, part, start, own.row)
-                start, part = own.row, []
+                yield self._append_part(batch, log_offset, kept, owns_of_part, start, own.row)
+                start, owns_of_part = own.row, []
                 called.clear()
                 places.clear()
-            part.append(own)
+            owns_of_part.append(own)
             called.update(own.called)
             if own.called:
                 places.add(int(log_offset[own.row]))
-        yield self._append_part(batch, log_offset, kept, part, start, batch.num_rows)
+        yield self._append_part(batch, log_offset, kept, owns_of_part, start, batch.num_rows)
 
     def _append_whole(
         self, batch: pa.RecordBatch, log_offset: Ints, kept: Mask, owns: list[_Own]
@@ -204,15 +204,15 @@ class RecordMover:
         `inside` and `rows_of`: the names and the rows of half messages among them. With these, one refused
         row is an error, before a byte is written.
         """
-        part = batch.slice(start, stop - start)
+        rows_of_part = batch.slice(start, stop - start)
         bodies: dict[int, bytes] = {}
         properties: dict[int, bytes] = {}
-        prepared = part["preparedTransactionOffset"].to_numpy().copy()
-        halves = np.full(len(part), -1, dtype=np.int64)
+        prepared = rows_of_part["preparedTransactionOffset"].to_numpy().copy()
+        halves = np.full(len(rows_of_part), -1, dtype=np.int64)
         nothing = 0
         for own in owns:
             row = own.row - start
-            stored = part["rawProperties"][row].as_py()
+            stored = rows_of_part["rawProperties"][row].as_py()
             if own.called:
                 properties[row] = _with_number(stored, ORIGINAL, None)
             elif not own.is_op:
@@ -228,9 +228,13 @@ class RecordMover:
                 bodies[row] = "".join(numbers).encode()
                 kept[own.row] = bool(numbers)
             nothing += not kept[own.row]
-        part = _with_values(part, bodies, properties, prepared)
+        rows_of_part = _with_values(rows_of_part, bodies, properties, prepared)
         rows = start + np.flatnonzero(kept[start:stop])
-        some = part if len(rows) == len(part) else part.take(pa.array(rows - start))
+        some = (
+            rows_of_part
+            if len(rows) == len(rows_of_part)
+            else rows_of_part.take(pa.array(rows - start))
+        )
         if inside is None:
             done = append_valid_rows(self._writer, some)
         else:
@@ -413,19 +417,19 @@ def salvage(
     writing. An unfinished target keeps its file `abort`. `progress` is given the bytes of two passes
     over the log, with `raw` of one.
     """
-    known = StoreConfig.of(config)
-    with StoreReader.open(source, config=known, queues=False) as store:
+    given_settings = StoreConfig.of(config)
+    with StoreReader.open(source, config=given_settings, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], target)
-        refuse_unknown_size(store.log, known)
+        refuse_unknown_size(store.log, given_settings)
         report = SalvageReport(
             str(store.path), os.fspath(target), store.log.start, store.log.chain.stop, raw=raw
         )
         queues = EntriesAfterCopiedLog(store.path, store.config, store.log)
-        unread = unread_dledger(store.path, known, store.log.chain.segments)
+        unread = unread_dledger(store.path, given_settings, store.log.chain.segments)
         report.unread = None if unread is None else str(unread)
         report.with_record_crcs = _has_record_crcs(store)
         crcs = StoreConfig(enabledAppendPropCRC=report.with_record_crcs)
-        settings = known.with_defaults_of(store.geometry()).with_defaults_of(crcs)
+        settings = given_settings.with_defaults_of(store.geometry()).with_defaults_of(crcs)
         settings = replace(settings, maxMessageSize=None)  # the limit of messages that come later
         state = None if raw else OpenState.of(store, progress)
         with StoreWriter.create(target, settings, release=release) as writer:
@@ -490,26 +494,26 @@ class _Salvaging:
         else:
             parts = self._moved.append(batch, headers.queue_offset, place)
         copied = refused = 0
-        for part in parts:
-            copied += int(headers.total[part.rows].sum())
-            for row, error in part.refused:  # what the target's files cannot hold
+        for accepted in parts:
+            copied += int(headers.total[accepted.rows].sum())
+            for row, error in accepted.refused:  # what the target's files cannot hold
                 start, size, reason = int(place[row]), int(headers.total[row]), error.reason
                 refused += size
                 self._report.refused[reason] = self._report.refused.get(reason, 0) + 1
                 _add_skipped(self._report, SkippedRange(start, start + size, "refused", reason))
-            self._count(batch, headers, part)
+            self._count(batch, headers, accepted)
         self._report.ended_bytes += int(headers.total.sum()) - copied - refused
 
-    def _count(self, batch: pa.RecordBatch, headers: Headers, part: AcceptedRows) -> None:
-        report, saved = self._report, headers.take(part.rows)
+    def _count(self, batch: pa.RecordBatch, headers: Headers, accepted: AcceptedRows) -> None:
+        report, saved = self._report, headers.take(accepted.rows)
         report.messages += len(saved)
         report.record_bytes += int(saved.total.sum())
-        topics = batch["topic"].take(pa.array(part.rows)).dictionary_encode()
+        topics = batch["topic"].take(pa.array(accepted.rows)).dictionary_encode()
         names, codes = topics.dictionary.to_pylist(), topics.indices.to_numpy()
         for name, count in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
             report.topics[name] += int(count)
         if self._starts:
-            self._note_offsets(names, codes, saved, part.places.queue_offset)
+            self._note_offsets(names, codes, saved, accepted.places.queue_offset)
 
     def _note_offsets(self, names: list[str], codes: Ints, saved: Headers, new: Ints) -> None:
         rows = np.flatnonzero(enters_queue(saved.sys_flag))

@@ -317,11 +317,11 @@ def _with_opened(
     kept = np.arange(rows.start, rows.stop, dtype=np.int64)
     if lost:
         kept = np.setdiff1d(kept, lost)
-    part = stored.slice(rows.start, len(rows))
+    bodies_as_stored = stored.slice(rows.start, len(rows))
     if not opened and not lost:
-        return kept, part
+        return kept, bodies_as_stored
     places, bodies = list(opened), pa.array(opened.values(), pa.binary())
     opened.clear()
     at = kept - rows.start
-    at[np.searchsorted(kept, places)] = len(part) + np.arange(len(places))
-    return kept, pa.concat_arrays([part, bodies]).take(pa.array(at))
+    at[np.searchsorted(kept, places)] = len(bodies_as_stored) + np.arange(len(places))
+    return kept, pa.concat_arrays([bodies_as_stored, bodies]).take(pa.array(at))

@@ -53,21 +53,21 @@ def property_values(source: Bytes, values: Ints, first: int) -> pa.Array:
     """
     count, width = values.shape
     data, ends = room_for_values(int((values[:, first + 1] - values[:, first]).sum()), count)
-    known = np.empty(count, dtype=np.uint8)
+    is_there = np.empty(count, dtype=np.uint8)
     texts.gather_values(
-        source.data, values.reshape(-1).data, first, width, data.data, ends.data, known.data
+        source.data, values.reshape(-1).data, first, width, data.data, ends.data, is_there.data
     )
-    return values_array(data, ends, known)
+    return values_array(data, ends, is_there)
 
 
-def values_array(data: Bytes, ends: Numbers, known: Bytes) -> pa.Array:
-    """n strings of their bytes and n + 1 offsets, as `string_array`; null where `known` is 0."""
-    if known.all():
+def values_array(data: Bytes, ends: Numbers, is_there: Bytes) -> pa.Array:
+    """n strings of their bytes and n + 1 offsets, as `string_array`; null where `is_there` is 0."""
+    if is_there.all():
         return string_array(data, ends, pa.string())
-    if not known.any():
-        return pa.nulls(len(known), pa.string())
+    if not is_there.any():
+        return pa.nulls(len(is_there), pa.string())
     return string_array(
-        data, ends, pa.string(), pa.py_buffer(np.packbits(known, bitorder="little"))
+        data, ends, pa.string(), pa.py_buffer(np.packbits(is_there, bitorder="little"))
     )
 
 
@@ -266,7 +266,7 @@ class PropertyColumns:
         row_ends = np.empty(rows + 1, dtype=np.int32)
         copies = [room_for_values(size, rows) for _ in LOOKED_AT]
         (tags, tag_ends), (keys, key_ends), (uniq_keys, uniq_key_ends) = copies
-        known = np.empty((len(LOOKED_AT), rows), dtype=np.uint8)
+        is_there = np.empty((len(LOOKED_AT), rows), dtype=np.uint8)
         self.is_ascii = not property_items.split(
             *room.strings,
             np.empty(PLACES, dtype=np.int64).data,
@@ -285,7 +285,7 @@ class PropertyColumns:
             key_ends.data,
             uniq_keys.data,
             uniq_key_ends.data,
-            known.reshape(-1).data,
+            is_there.reshape(-1).data,
         )
         count = int(row_ends[-1])
         self.properties = pa.MapArray.from_arrays(
@@ -294,6 +294,6 @@ class PropertyColumns:
             string_array(texts, text_ends, pa.string(), count=count),
             type=PROPERTIES,
         )
-        self.tags = values_array(tags, tag_ends, known[0])
-        self.keys = values_array(keys, key_ends, known[1])
-        self.uniq_key = values_array(uniq_keys, uniq_key_ends, known[2])
+        self.tags = values_array(tags, tag_ends, is_there[0])
+        self.keys = values_array(keys, key_ends, is_there[1])
+        self.uniq_key = values_array(uniq_keys, uniq_key_ends, is_there[2])

@@ -78,21 +78,21 @@ def table(question: PageRequest) -> Page:
     name = question.word("name")
     if name is None:
         rows = [
-            [ReportCell(known, leads_to=address("table", name=known)), text(table.about)]
-            for known, table in TABLES_OF_A_STORE.items()
+            [ReportCell(listed, leads_to=address("table", name=listed)), text(table.about)]
+            for listed, table in TABLES_OF_A_STORE.items()
         ]
         grid = Grid("tables", "", ("table", "rows"), rows)
         return Page("Tables", [Section("tables", "", grids=[grid])])
     if name not in TABLES_OF_A_STORE:
         advice = nearest(name, TABLES_OF_A_STORE)
         raise InvalidArgumentError(reason=f"there is no table {name!r}", advice=advice)
-    known = TABLES_OF_A_STORE[name]
-    names = [column.name for column in known.columns if column.name in _FILTERS]
+    listed = TABLES_OF_A_STORE[name]
+    names = [column.name for column in listed.columns if column.name in _FILTERS]
     form = Form(
         "table", "Filter", [FormField("name", kind="hidden"), *(FormField(n, n) for n in names)]
     )
     values = {n: word for n in names if (word := question.word(n)) is not None}
-    return _rows_page(question, f"Table {name}", known, form if names else None, values)
+    return _rows_page(question, f"Table {name}", listed, form if names else None, values)
 
 
 def _rows_page(

@@ -65,11 +65,11 @@ class BatchPrinter:
             self._names = None
         count = 0
         for batch in batches:
-            part = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
-            if part.num_rows:
+            rows = batch if limit is None else batch.slice(0, min(limit - count, batch.num_rows))
+            if rows.num_rows:
                 remove_progress_bar(self._progress)
-                self._print(part)
-            count += part.num_rows
+                self._print(rows)
+            count += rows.num_rows
             if limit is not None and count >= limit:
                 break
         return count

@@ -177,10 +177,10 @@ class Command(click.Command):
 
     def _refuse_words(self, ctx: click.Context, args: list[str]) -> None:
         """Raise for words that belong to nothing, and for an option that is given twice and counts once."""
-        _, left, given = self.make_parser(ctx).parse_args(list(args))
+        _, left, params = self.make_parser(ctx).parse_args(list(args))
         if left:
             raise click.UsageError(self._about_words(left), ctx)
-        for param, count in Counter(given).items():
+        for param, count in Counter(params).items():
             once = isinstance(param, click.Option) and not (
                 param.multiple or param.is_flag or param.count
             )

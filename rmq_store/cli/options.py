@@ -206,11 +206,11 @@ def warn_of(store: StoreReader) -> None:
         click.echo(f"rmqstore: warning: {printable(spoken(warning))}", err=True)
 
 
-def time_in(store: StoreReader, given: Time | None) -> int | None:
+def time_in(store: StoreReader, moment: Time | None) -> int | None:
     """A time in ms; one relative to the newest message is fixed by the store's."""
     from rmq_store.search.log_partitions import newest_time
 
-    return fixed_time(given, partial(newest_time, [store]))
+    return fixed_time(moment, partial(newest_time, [store]))
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, typed: str) -> list[str]:
@@ -269,12 +269,12 @@ class _SecondArgument(click.Argument):
 
 def require_one_target(target: str | None, second: str | None) -> str:
     """The value of --to or of the argument. Raises click.UsageError unless just one is given."""
-    given = [path for path in (target, second) if path is not None]
-    if not given:
+    targets = [path for path in (target, second) if path is not None]
+    if not targets:
         raise click.UsageError("missing option --to DIR: the folder of the new store")
-    if len(given) > 1:
-        raise click.UsageError(f"the new store is named twice: {given[0]} and {given[1]}")
-    return given[0]
+    if len(targets) > 1:
+        raise click.UsageError(f"the new store is named twice: {targets[0]} and {targets[1]}")
+    return targets[0]
 
 
 _TOPIC_NAME = option("--topic", shell_complete=topic_names, type=nonempty_text, metavar="TOPIC")

@@ -60,10 +60,10 @@ class Column:
         """A column whose kind its name or its values show; empty ones fit all kinds."""
         if name in PATHS or name in SENTENCES:
             return cls(name, ColumnKind.PATH if name in PATHS else ColumnKind.SENTENCE, cells)
-        given = [cell for cell in cells if cell]
-        if given and not is_text and all(map(_NUMBER.match, given)):
+        filled = [cell for cell in cells if cell]
+        if filled and not is_text and all(map(_NUMBER.match, filled)):
             return cls(name, ColumnKind.NUMBER, cells)
-        is_time = bool(given) and all(map(_TIME.match, given))
+        is_time = bool(filled) and all(map(_TIME.match, filled))
         return cls(name, ColumnKind.TIME if is_time else ColumnKind.TEXT, cells, is_whole=is_whole)
 
     @property
@@ -126,11 +126,11 @@ class Layout:
         self._places = places
         self._columns = [self._every[at] for at in places]
         self.short_times = False
-        self.widths = [max(1, cell_len(one.name), one.wanted) for one in self._columns]
+        self.widths = [max(1, cell_len(column.name), column.wanted) for column in self._columns]
         if self._excess() > 0:
             self._set_narrow()
         # Bodies get what is left, or a text in the last column.
-        bodies = [at for at, one in enumerate(self._columns) if one.kind is ColumnKind.BODY]
+        bodies = [at for at, column in enumerate(self._columns) if column.kind is ColumnKind.BODY]
         last = len(self._columns) - 1
         bodies = bodies or [last] * (self._columns[last].kind is ColumnKind.TEXT)
         left = -self._excess()
@@ -169,15 +169,17 @@ class Layout:
         return sum(self.widths) + len(GAP) * (len(self.widths) - 1) - self._width
 
     def _set_narrow(self) -> None:
-        names = [max(map(cell_len, one.heading), default=0) for one in self._columns]
+        names = [max(map(cell_len, column.heading), default=0) for column in self._columns]
         self.short_times = True
-        needed = [one.full_width - 4 * (one.kind is ColumnKind.TIME) for one in self._columns]
+        needed = [
+            column.full_width - 4 * (column.kind is ColumnKind.TIME) for column in self._columns
+        ]
         # A column has a cell even if it has no name and its first values are empty: later ones are not.
         self.widths = [max(1, *pair) for pair in zip(names, needed, strict=True)]
         least = {
-            at: max(one.least, names[at])
-            for at, one in enumerate(self._columns)
-            if one.kind in (ColumnKind.TEXT, ColumnKind.PATH, ColumnKind.SENTENCE)
+            at: max(column.least, names[at])
+            for at, column in enumerate(self._columns)
+            if column.kind in (ColumnKind.TEXT, ColumnKind.PATH, ColumnKind.SENTENCE)
         }
         while self._excess() > 0:  # the widest text gives a cell
             texts = [at for at in least if self.widths[at] > least[at]]
@@ -185,8 +187,8 @@ class Layout:
                 break
             self.widths[max(texts, key=self.widths.__getitem__)] -= 1
         # Columns whose names have several lines get what is left.
-        for at, one in enumerate(self._columns):
-            wanted = cell_len(one.name) - self.widths[at]
+        for at, column in enumerate(self._columns):
+            wanted = cell_len(column.name) - self.widths[at]
             if 0 < wanted <= -self._excess():
                 self.widths[at] += wanted
 
@@ -203,15 +205,15 @@ class Layout:
     def lines(self, cells: Sequence[str]) -> list[str]:
         """A row in one or more lines; or one for each value that is not empty, and a blank one."""
         if self.is_listed:
-            names = max(len(one.name) for one in self._columns)
+            names = max(len(column.name) for column in self._columns)
             pairs = zip(self._columns, cells, strict=True)
             return [*chain.from_iterable(self._listed(*pair, names) for pair in pairs), ""]
         chosen = [cells[at] for at in self._places]
         shown = [
             _lines_of(_WORDS.findall(cell), width) or [""]
-            if one.kind is ColumnKind.SENTENCE and self._cuts
-            else [self._shown(one, cell, width)]
-            for one, cell, width in zip(self._columns, chosen, self.widths, strict=True)
+            if column.kind is ColumnKind.SENTENCE and self._cuts
+            else [self._shown(column, cell, width)]
+            for column, cell, width in zip(self._columns, chosen, self.widths, strict=True)
         ]
         lines = (self._joined(line) for line in zip_longest(*shown, fillvalue=""))
         return [line if at == 0 else line.rstrip() for at, line in enumerate(lines)]

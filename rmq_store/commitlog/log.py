@@ -587,14 +587,14 @@ def refuse_other_store(log: CommitLog, marks: Iterable[Mark], path: str) -> None
     Files at its front that are gone have expired. Reads the files that are at their paths now, also if
     others are open.
     """
-    known = tuple(marks)
-    if _has_all(known, log.chain.segments, path):
+    marks_seen = tuple(marks)
+    if _has_all(marks_seen, log.chain.segments, path):
         return
     files = list_segments(log.chain.folders)
-    if _has_all(known, files, path) or not files:
+    if _has_all(marks_seen, files, path) or not files:
         return
     end = files[-1].base + files[-1].size
-    for mark in known:
+    for mark in marks_seen:
         if mark.start >= end:
             raise OtherStoreError(
                 path,

@@ -376,7 +376,7 @@ class CutOffEntries:
 
     def is_left_over(self, window: Window, base: int, run: RecordRun) -> bool:
         """Whether the entries of a run, in a window of a file that begins at `base`, are left over."""
-        raw, known = window.bytes, self._last
+        raw, before = window.bytes, self._last
         first, last = (
             DLedgerEntryHead.of(raw[at - ENTRY_HEAD_SIZE : at].tobytes())
             for at in run.at[[0, -1]].tolist()
@@ -384,12 +384,12 @@ class CutOffEntries:
         window.fetch([run.stop], [run.stop + 2 * ENTRY_HEAD_SIZE])
         after = DLedgerEntryHead.of(raw[run.stop : run.stop + ENTRY_HEAD_SIZE].tobytes())
         alone = len(run.at) == 1 and after.fault_at(base + run.stop) is None
-        if known is None or (first.index > known.index and first.term >= known.term):
+        if before is None or (first.index > before.index and first.term >= before.term):
             goes_on = after.index > first.index and after.term >= first.term
             if not alone or goes_on or _is_newer(window, base, run):
                 self._last = last
             return False
-        damaged = after.index == known.index + 2 and after.term >= known.term
+        damaged = after.index == before.index + 2 and after.term >= before.term
         return not (alone and damaged)
 
 
@@ -401,14 +401,14 @@ def _is_newer(window: Window, base: int, run: RecordRun) -> bool:
 
 
 @dataclass(slots=True)
-class _Known:
+class _Learned:
     """What searches in one log found, because they take long and may be repeated."""
 
     starts: dict[int, int] = field(default_factory=dict)  # the first record at or after an offset
     damage: tuple[int, int] = (0, 0)  # the longest range without records
 
 
-_known: WeakKeyDictionary[CommitLog, _Known] = WeakKeyDictionary()
+_learned: WeakKeyDictionary[CommitLog, _Learned] = WeakKeyDictionary()
 
 
 def next_record_or_gap(
@@ -446,20 +446,20 @@ def first_record_from(log: CommitLog, cut: int, log_end: int) -> int:
     segment = log.chain.segment_at(cut)
     if segment is None:
         return next((s.base for s in log.chain.segments_from(cut)), log_end)
-    known = _known.setdefault(log, _Known()).starts
-    found = known.get(cut)
-    if found is None:
-        found = next_record_or_gap(log, segment, cut)[0]
-        if found <= log_end:  # behind it a broker may still write
-            known[cut] = found
-    return found
+    starts = _learned.setdefault(log, _Learned()).starts
+    first = starts.get(cut)
+    if first is None:
+        first = next_record_or_gap(log, segment, cut)[0]
+        if first <= log_end:  # behind it a broker may still write
+            starts[cut] = first
+    return first
 
 
 def _note_damage(log: CommitLog, start: int, stop: int) -> None:
-    known = _known.setdefault(log, _Known())
-    first, behind = known.damage
+    of_log = _learned.setdefault(log, _Learned())
+    first, behind = of_log.damage
     if stop - start > behind - first:
-        known.damage = (start, stop)
+        of_log.damage = (start, stop)
 
 
 def record_or_damage(log: CommitLog, log_end: int, offset: int) -> Record | StoreError | None:
@@ -483,7 +483,7 @@ def error_of_unreadable_record(
     segment = log.chain.segment_at(offset)
     if segment is None or log.is_record(offset):
         return why
-    first, behind = _known.setdefault(log, _Known()).damage
+    first, behind = _learned.setdefault(log, _Learned()).damage
     reason: str | None = None
     if not first <= offset < behind:
         _, around = next_record_or_gap(log, segment, offset)

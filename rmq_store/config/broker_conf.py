@@ -173,24 +173,26 @@ class StoreConfig:
             ) from error
 
     @classmethod
-    def of(cls, given: ConfigLike) -> StoreConfig:
+    def of(cls, settings: ConfigLike) -> StoreConfig:
         """The configuration from a StoreConfig, a mapping of the broker's names, or a broker.conf path.
 
         Raises InvalidArgumentError for an unknown name in a mapping, with the nearest known one. In
         a broker.conf, names that do not shape files are skipped.
         """
-        if given is None:
+        if settings is None:
             return cls()
-        if isinstance(given, StoreConfig):
-            return given
-        if not isinstance(given, Mapping):
-            return cls.read(given)
-        known = {field.name for field in fields(cls)}
-        for name in given:
-            if _OLD_NAMES.get(name, name) not in known:
+        if isinstance(settings, StoreConfig):
+            return settings
+        if not isinstance(settings, Mapping):
+            return cls.read(settings)
+        names = {field.name for field in fields(cls)}
+        for name in settings:
+            if _OLD_NAMES.get(name, name) not in names:
                 why = f"unknown store config {name!r}"
-                raise InvalidArgumentError(reason=why, advice=nearest(name, known))
-        return cls(**{_OLD_NAMES.get(name, name): _typed(name, given[name]) for name in given})
+                raise InvalidArgumentError(reason=why, advice=nearest(name, names))
+        return cls(
+            **{_OLD_NAMES.get(name, name): _typed(name, settings[name]) for name in settings}
+        )
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> StoreConfig:

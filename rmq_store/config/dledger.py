@@ -93,22 +93,24 @@ def members_in(root: Path, config: StoreConfig) -> list[DLedgerMember]:
         for folder in dledger_folders(root)
         if _has_files(folder / DATA)
     ]
-    asked = config.dLegerSelfId
+    own_name = config.dLegerSelfId
     elsewhere = _elsewhere(root, config)
     if elsewhere:
-        name = asked or next((one.name.removeprefix(_PREFIX) for one in dledger_folders(root)), "")
+        name = own_name or next(
+            (one.name.removeprefix(_PREFIX) for one in dledger_folders(root)), ""
+        )
         members = [member for member in members if member.name != name]
         members.append(DLedgerMember(name, elsewhere, root / f"{_PREFIX}{name}" / _INDEX))
-        asked = name
-    if asked is not None and members and asked not in [member.name for member in members]:
+        own_name = name
+    if own_name is not None and members and own_name not in [member.name for member in members]:
         raise MissingFileError(
-            root / f"{_PREFIX}{asked}" / DATA,
-            reason=f"the log of the member that dLegerSelfId={asked} names is not here",
+            root / f"{_PREFIX}{own_name}" / DATA,
+            reason=f"the log of the member that dLegerSelfId={own_name} names is not here",
             expected=", ".join(f"{_PREFIX}{member.name}" for member in members),
             advice="Copy it, or name one of those that are there in the configuration",
         )
     if len(members) > 1:
-        members.sort(key=lambda member: (member.name == asked, member.last), reverse=True)
+        members.sort(key=lambda member: (member.name == own_name, member.last), reverse=True)
     return members
 
 

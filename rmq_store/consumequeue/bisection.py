@@ -89,15 +89,15 @@ def _nearest(start: int, stop: int, step: int, value_at: ValueAt) -> tuple[int, 
         if value is not None:
             break
         dark, stride = probe, stride * 2
-    known = (probe, value)
-    while abs(known[0] - dark) > 1:
-        probe = (known[0] + dark) // 2
+    readable = (probe, value)
+    while abs(readable[0] - dark) > 1:
+        probe = (readable[0] + dark) // 2
         value = value_at(probe)
         if value is None:
             dark = probe
         else:
-            known = (probe, value)
-    return known
+            readable = (probe, value)
+    return readable
 
 
 def bisect_first(start: int, stop: int, test: Callable[[int], bool]) -> int:

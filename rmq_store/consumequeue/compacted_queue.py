@@ -202,7 +202,7 @@ class CompactedQueue:
         """
         self.grows = grows  # a broker writes the store now, or was killed when it did
         self.folder, self._log_folder = entries_folder, log_folder
-        self._there = compaction_files_in(log_folder, entries_folder).files
+        self._listing = compaction_files_in(log_folder, entries_folder).files
         self._is_open = False
         self._until = _BEHIND_ALL if seen is None else seen.stop
         self._count = self._checksum = 0
@@ -228,7 +228,7 @@ class CompactedQueue:
 
     def replaced(self) -> StoreError | None:
         """The error of a queue whose files a broker has replaced since they were opened."""
-        if self._there <= compaction_files_in(self._log_folder, self.folder).files:
+        if self._listing <= compaction_files_in(self._log_folder, self.folder).files:
             return None
         return self._compacted_since("the same files", "others in their place")
 
@@ -301,10 +301,10 @@ class CompactedQueue:
         at, offset = row % len(entries), int(entries.offset[row])
         entry = entries.take(slice(at, at + 1))
         for _, headers in self.log.whole_headers(entry.log_offset, entry.size):
-            found = int(headers.queue_offset[0])
-            if found != offset:
+            last_offset = int(headers.queue_offset[0])
+            if last_offset != offset:
                 what = "the queue offset of the entry is not that of its record"
-                raise self._corrupt(file, at, what, str(found), offset)
+                raise self._corrupt(file, at, what, str(last_offset), offset)
 
     def entries_from(self, offset: int) -> Entries:
         """The entries from a queue offset on, or from the next one there is, of one file.

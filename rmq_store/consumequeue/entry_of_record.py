@@ -358,16 +358,17 @@ class LastLivesOfQueues:
             parts.append(requests.take(np.flatnonzero(mine[requests.queue])))
         if not parts:
             return
-        found = DispatchRequests.concat(parts)
-        for queue, rows in found.by_queue():
+        tail_requests = DispatchRequests.concat(parts)
+        for queue, rows in tail_requests.by_queue():
             last = np.array([before[queue] - 1] if queue in before else [], dtype=np.int64)
             row = start_of_last_life(
-                np.append(last, found.offset[rows]), np.append(last, found.count[rows])
+                np.append(last, tail_requests.offset[rows]),
+                np.append(last, tail_requests.count[rows]),
             )
             if row:
                 row -= len(last)
-                self.begin[queue] = int(found.log_offset[rows[row]])
-                self.earlier[queue] = int(found.count[rows[:row]].sum())
+                self.begin[queue] = int(tail_requests.log_offset[rows[row]])
+                self.earlier[queue] = int(tail_requests.count[rows[:row]].sum())
 
     def entries_of_last_lives(self, requests: DispatchRequests) -> DispatchRequests:
         """The entries that are not of an earlier life."""

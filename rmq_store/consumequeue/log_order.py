@@ -25,7 +25,7 @@ Keep = Callable[[int, Entries], Entries]
 
 
 def in_log_order(
-    parts: Sequence[QueueSlice],
+    slices: Sequence[QueueSlice],
     entries_of: EntriesOf,
     keep: Keep,
     *,
@@ -39,14 +39,16 @@ def in_log_order(
     ones. Each result has at least `least_rows` rows, except the first (`first_rows`) and the last.
     No part may be empty. `batch_queues`: the queues that are BatchConsumeQueues.
     """
-    queues = Queues(part.queue for part in parts)
-    step = _ENTRIES_HELD // max(1, len(parts))
+    queues = Queues(slice_.queue for slice_ in slices)
+    step = _ENTRIES_HELD // max(1, len(slices))
     step = min(max(step, _LEAST_ENTRIES_READ), _MOST_ENTRIES_READ)
-    cursors = [_Cursor(part, entries_of, step, batch=part.queue in batch_queues) for part in parts]
+    cursors = [
+        _Cursor(slice_, entries_of, step, batch=slice_.queue in batch_queues) for slice_ in slices
+    ]
     waiting: list[tuple[int, Entries]] = []
     pending, enough = 0, first_rows or least_rows
     heads = np.array([cursor.next_log_offset for cursor in cursors], dtype=np.int64)
-    span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(parts))
+    span, aim = _FIRST_SPAN, max(_SPAN_ENTRIES, _SPAN_ENTRIES_A_QUEUE * len(slices))
     while (heads < _DONE).any():
         span_end, before = int(heads.min()) + span, pending
         for number in np.flatnonzero(heads < span_end).tolist():
@@ -66,7 +68,7 @@ def in_log_order(
 
 
 def queue_after_queue(
-    parts: Sequence[QueueSlice],
+    slices: Sequence[QueueSlice],
     entries_of: EntriesOf,
     keep: Keep,
     *,
@@ -78,11 +80,11 @@ def queue_after_queue(
 
     One queue is read at a time, so that the first rows of ten thousand queues do not wait for all.
     """
-    queues = Queues(part.queue for part in parts)
+    queues = Queues(slice_.queue for slice_ in slices)
     waiting: list[tuple[int, Entries]] = []
     pending, enough = 0, first_rows or least_rows
-    for number, part in enumerate(parts):
-        cursor = _Cursor(part, entries_of, _MOST_ENTRIES_READ, batch=part.queue in batch_queues)
+    for number, slice_ in enumerate(slices):
+        cursor = _Cursor(slice_, entries_of, _MOST_ENTRIES_READ, batch=slice_.queue in batch_queues)
         for block in cursor.blocks():
             wanted = keep(number, block)
             waiting.append((number, wanted))
@@ -97,13 +99,15 @@ def queue_after_queue(
 class _Cursor:
     """Reads a queue range in blocks of up to `most` entries, in queue order."""
 
-    def __init__(self, part: QueueSlice, entries_of: EntriesOf, most: int, *, batch: bool) -> None:
-        self.part = part
+    def __init__(
+        self, slice_: QueueSlice, entries_of: EntriesOf, most: int, *, batch: bool
+    ) -> None:
+        self.part = slice_
         self._batch = batch
         self._entries_of = entries_of
         self._most = most
         self._step = min(most, _FIRST_ENTRIES_READ)
-        self._at = part.start
+        self._at = slice_.start
         self._row = 0  # of the block: the next entry
         self._block = self._next_block()
 
@@ -152,23 +156,23 @@ class _Cursor:
         return Entries.concat(parts)
 
 
-def _rows(queues: Queues, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
+def _rows(queues: Queues, read: Sequence[tuple[int, Entries]]) -> ListedEntries:
     """The entries of parts, by number, one behind the other. `queues`: the queue of each part."""
-    numbers, counts = [number for number, _ in found], [len(part.offset) for _, part in found]
-    entries = Entries.concat([entries for _, entries in found])
+    numbers, counts = [number for number, _ in read], [len(part.offset) for _, part in read]
+    entries = Entries.concat([entries for _, entries in read])
     queue = np.repeat(np.array(numbers, dtype=np.int64), counts)
     return entries.extended(ListedEntries, queues=queues, queue=queue)
 
 
-def _rows_in_log_order(queues: Queues, found: Sequence[tuple[int, Entries]]) -> ListedEntries:
+def _rows_in_log_order(queues: Queues, read: Sequence[tuple[int, Entries]]) -> ListedEntries:
     """As `_rows`, in log order."""
-    ranks = _ranks_of(np.concatenate([entries.log_offset for _, entries in found]))
+    ranks = _ranks_of(np.concatenate([entries.log_offset for _, entries in read]))
     # An array each: a column of a batch may keep one of them.
     merged = Entries(*(np.empty(len(ranks), dtype=np.int64) for _ in range(5)))
     queue = np.empty(len(ranks), dtype=np.int64)
     room = [column.data for column in (*merged.columns(), queue)]
     at = 0
-    for number, entries in found:
+    for number, entries in read:
         first, at = at, at + len(entries)
         places = ranks[first:at].data
         given = (np.ascontiguousarray(column).data for column in entries.columns())

@@ -97,12 +97,12 @@ class QueueDatabase:
         return QueueRange(start, last + 1)
 
     def files(
-        self, queue: QueueId, known: QueueRange, sources: Sources, beside: QueueFiles | None = None
+        self, queue: QueueId, range_: QueueRange, sources: Sources, beside: QueueFiles | None = None
     ) -> QueueFiles:
-        """The range `known` of a queue as files. `beside`: the queue's own files, for entries that
+        """The range `range_` of a queue as files. `beside`: the queue's own files, for entries that
         the database does not have."""
         units = _Units(self._database, queue, beside)
-        return _DatabaseQueue(units, self.folder, known, sources, batch=False)
+        return _DatabaseQueue(units, self.folder, range_, sources, batch=False)
 
     def batch_files(self, queue: QueueId, messages_in: MessagesIn, sources: Sources) -> QueueFiles:
         """A queue with inner batches, as the files of a BatchConsumeQueue: a unit for each entry.
@@ -148,13 +148,13 @@ class _BatchUnits(NamedTuple):
         values = self.database.values(ENTRIES, *_keys_of(self.queue, int(at[0]), int(at[-1]) + 1))
         if len(values) != len(at) or any(len(value) != _VALUE for value in values):
             raise self.database.damaged("it lists fewer entries than it has keys")
-        found = np.frombuffer(b"".join(values), dtype=QUEUE_VALUE)
+        stored = np.frombuffer(b"".join(values), dtype=QUEUE_VALUE)
         for name in ("log_offset", "size", "tags_code", "store_timestamp"):
-            units[name] = found[name]
+            units[name] = stored[name]
         units["base_offset"], units["batch_size"], units["compacted_offset"] = at, 1, -1
         gap = np.diff(self.offsets[start : stop + 1], append=at[-1] + 2)[: len(at)]
         rows = np.flatnonzero(gap > 1)
-        places = found["log_offset"][rows].astype(np.int64), found["size"][rows].astype(np.int64)
+        places = stored["log_offset"][rows].astype(np.int64), stored["size"][rows].astype(np.int64)
         units["batch_size"][rows] = self.messages_in(*places).clip(1, _MOST_IN_BATCH)
         return units.view(np.uint8)
 
@@ -183,12 +183,12 @@ class _Units(NamedTuple):
             held = self.beside.raw(start, stop)
             real = (held["size"] > 0) & (held["size"] != FILLER_SIZE)
             units[real] = held[real]
-        found = units.view(np.uint8).reshape(-1, _WIDTH)
+        rows = units.view(np.uint8).reshape(-1, _WIDTH)
         for key, value in self.database.items(ENTRIES, *span):
             if len(key) == len(span[0]) and len(value) == _VALUE:
                 at = _LONG.unpack(key[len(front) :])[0] - start
-                found[at] = np.frombuffer(value, dtype=np.uint8)[:_WIDTH]
-        return found.reshape(-1)
+                rows[at] = np.frombuffer(value, dtype=np.uint8)[:_WIDTH]
+        return rows.reshape(-1)
 
 
 _UnitsOfQueue = _BatchUnits | _Units
@@ -238,17 +238,23 @@ class _DatabaseQueue(QueueFiles):
     """The entries of a queue as a chain of files. The database says where the queue begins and ends."""
 
     def __init__(
-        self, units: _UnitsOfQueue, folder: str, known: QueueRange, sources: Sources, *, batch: bool
+        self,
+        units: _UnitsOfQueue,
+        folder: str,
+        range_: QueueRange,
+        sources: Sources,
+        *,
+        batch: bool,
     ) -> None:
-        """`known`: the first unit and the one after the last."""
+        """`range_`: the first unit and the one after the last."""
         super().__init__(
             folder,
             batch=batch,
             file_size=_UNITS * units.width,
-            segments=list(_segments(units, folder, known)),
+            segments=list(_segments(units, folder, range_)),
             sources=sources,
         )
-        self.first_unit, self._stop = known
+        self.first_unit, self._stop = range_
 
     def find_end_unit(self) -> int:
         """The queue offset, or entry, after the last one."""

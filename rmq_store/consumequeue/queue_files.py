@@ -246,12 +246,12 @@ class QueueFiles:
         last, behind = units[filled[-1]], int(filled[-1]) + 1
         front = segments[0].base
         stop = segments[-1].base // width + skipped + behind
-        known = units[:behind] if len(segments) == 1 and not skipped else units[:0]
-        if len(known):
-            self.keep_few_units(self.first_unit, stop, known.view(np.uint8))
+        first_units = units[:behind] if len(segments) == 1 and not skipped else units[:0]
+        if len(first_units):
+            self.keep_few_units(self.first_unit, stop, first_units.view(np.uint8))
         else:
-            known = self.chain.read(front, front + width).view(self.dtype)
-        return EndEntries(_place_of(known[0]), _place_of(last), stop)
+            first_units = self.chain.read(front, front + width).view(self.dtype)
+        return EndEntries(_place_of(first_units[0]), _place_of(last), stop)
 
     def keep_few_units(self, start: int, stop: int, raw: Bytes = _NOTHING) -> None:
         """Note that a queue has few units with messages, which are then read once, and kept; later ones may
@@ -310,11 +310,11 @@ class QueueFiles:
             return front + int(filled[-1]) + 1
         if count <= min(_READ_WHOLE, self._spare):
             sizes = self.raw(first, first + count)["size"]  # one look instead of one for each step
-            known = bisect_first(0, count, lambda place: int(sizes[place]) <= 0)
+            settled = bisect_first(0, count, lambda place: int(sizes[place]) <= 0)
         else:
-            known = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
-        if known:
-            return known
+            settled = bisect_first(0, count, lambda place: self.unit(first + place)[1] <= 0)
+        if settled:
+            return settled
         filled = np.flatnonzero(self.raw(first, first + count)["size"] > 0)  # after zeros
         return int(filled[-1]) + 1 if len(filled) else 0
 

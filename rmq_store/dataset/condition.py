@@ -112,46 +112,49 @@ class _Narrowing:
 
     def of(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
         """The parts of `ranges` that can have a message that matches, in their order."""
-        parts = self._possible(ranges, ())
+        slices = self._possible(ranges, ())
         if not self._ordered:
-            return parts
+            return slices
         least = _LEAST_STEP_OF_TIMES if "storeTimestamp" in self._ordered else _LEAST_STEP
         most = _MOST_PARTS if self._store.log.chain.cost.looks_at_once == 1 else _MOST_PARTS_FAR
-        messages, a_part = sum(map(len, parts)), _FIRST_STEP
+        messages, a_part = sum(map(len, slices)), _FIRST_STEP
         while messages:
-            count = max(min(messages // a_part, most), _PIECES * len(parts))
+            count = max(min(messages // a_part, most), _PIECES * len(slices))
             step = max(least, -(-messages // count))
-            pieces = [piece for part in parts for piece in self._steps(part, step)]
-            parts = joined_ranges(self._possible(pieces, self._ordered))
-            before, messages, a_part = messages, sum(map(len, parts)), _STEP
+            pieces = [piece for slice_ in slices for piece in self._steps(slice_, step)]
+            slices = joined_ranges(self._possible(pieces, self._ordered))
+            before, messages, a_part = messages, sum(map(len, slices)), _STEP
             if step == least or messages > before * 3 // 4:
                 break
-        return [part for part in parts if len(part)]
+        return [slice_ for slice_ in slices if len(slice_)]
 
-    def _steps(self, part: QueueSlice, step: int) -> Iterator[QueueSlice]:
+    def _steps(self, slice_: QueueSlice, step: int) -> Iterator[QueueSlice]:
         """The part cut at multiples of `step`; none for an empty one."""
-        first = min(part.stop, part.start - part.start % step + step)
-        cuts = queue_offset_steps(self._store, first, part.stop, step)
-        for start, stop in pairwise([part.start, first, *cuts[1:], part.stop]):
+        first = min(slice_.stop, slice_.start - slice_.start % step + step)
+        cuts = queue_offset_steps(self._store, first, slice_.stop, step)
+        for start, stop in pairwise([slice_.start, first, *cuts[1:], slice_.stop]):
             if start < stop:
-                yield QueueSlice(part.queue, start, stop)
+                yield QueueSlice(slice_.queue, start, stop)
 
-    def _possible(self, parts: Sequence[QueueSlice], ordered: Sequence[str]) -> list[QueueSlice]:
-        if not parts:
+    def _possible(self, slices: Sequence[QueueSlice], ordered: Sequence[str]) -> list[QueueSlice]:
+        if not slices:
             return []
         # The values of a part end with those of the next message, where a part follows; else with its last.
-        starts = {(part.queue, part.start) for part in parts}
-        ends = [(part.queue, part.stop - ((part.queue, part.stop) not in starts)) for part in parts]
+        starts = {(slice_.queue, slice_.start) for slice_ in slices}
+        ends = [
+            (slice_.queue, slice_.stop - ((slice_.queue, slice_.stop) not in starts))
+            for slice_ in slices
+        ]
         self._look([(name, *place) for place in (*starts, *ends) for name in ordered])
-        of_queue = {part.queue: self._of_queue(part.queue) for part in parts}
-        known = (
-            [*of_queue[part.queue], *self._of_part(part, end, ordered)]
-            for part, (_, end) in zip(parts, ends, strict=True)
+        of_queue = {slice_.queue: self._of_queue(slice_.queue) for slice_ in slices}
+        facts_of_slices = (
+            [*of_queue[slice_.queue], *self._of_part(slice_, end, ordered)]
+            for slice_, (_, end) in zip(slices, ends, strict=True)
         )
-        guarantees = [reduce(and_, facts, pc.scalar(True)) for facts in known]
+        guarantees = [reduce(and_, facts, pc.scalar(True)) for facts in facts_of_slices]
         wanted = self._condition
         chosen = parts_that_may_match(wanted.schema, wanted.expression, guarantees)
-        return [parts[number] for number in chosen]
+        return [slices[number] for number in chosen]
 
     def _of_queue(self, queue: QueueId) -> list[Any]:
         """What is true of all messages of a queue."""
@@ -166,11 +169,11 @@ class _Narrowing:
             if name in self._condition.named and is_utf8(str(value))
         ]
 
-    def _of_part(self, part: QueueSlice, end: int, ordered: Sequence[str]) -> Iterator[Any]:
+    def _of_part(self, slice_: QueueSlice, end: int, ordered: Sequence[str]) -> Iterator[Any]:
         """What is true of all messages of a part, by the columns that are in order. `end`: the queue offset
         of the last one or of the next."""
         for name in ordered:
-            first, last = (self._values[name, part.queue, at] for at in (part.start, end))
+            first, last = (self._values[name, slice_.queue, at] for at in (slice_.start, end))
             if first is not None and last is not None and first <= last:
                 slack = CLOCK_SLACK_MS if name == "storeTimestamp" else 0
                 low, high = max(first - slack, -_MOST - 1), min(last + slack, _MOST)

@@ -112,12 +112,12 @@ class LazyScanner:
 
     def head(self, num_rows: int) -> pa.Table:
         """The first rows."""
-        found, count = [], 0
+        read, count = [], 0
         with closing(self.to_batches()) as batches:
             while count < num_rows and (batch := next(batches, None)) is not None:
-                found.append(batch.slice(0, num_rows - count))
-                count += found[-1].num_rows
-        return pa.Table.from_batches(found, schema=self.projected_schema)
+                read.append(batch.slice(0, num_rows - count))
+                count += read[-1].num_rows
+        return pa.Table.from_batches(read, schema=self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
         """The rows of these numbers."""

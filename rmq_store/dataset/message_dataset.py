@@ -251,7 +251,7 @@ def messages_of(
     if words is not None:
         how["keys"] = words
     first: CommonReadOptions = {"first_batch_rows": FIRST_BATCH_ROWS, "log_order": False}
-    asked = cast("ReadOptions", {**first, **how})
+    options = cast("ReadOptions", {**first, **how})
     query = Query.of(False, columns=columns, **how)
     search = Search(
         named,
@@ -273,18 +273,18 @@ def messages_of(
     parts = [
         StorePart(store, tuple(ranges_in_store(store, search, CLOCK_SLACK_MS))) for store in stores
     ]
-    return MessageDataset(parts, query.schema, asked, search, wanted)
+    return MessageDataset(parts, query.schema, options, search, wanted)
 
 
-def _time(name: str, given: int | str | None) -> Time | None:
+def _time(name: str, value: int | str | None) -> Time | None:
     """The value of an argument that takes a time. Raises InvalidArgumentError for another."""
-    if not isinstance(given, str):
-        moment: int | None = number(name, given)
+    if not isinstance(value, str):
+        moment: int | None = number(name, value)
         return moment
     try:
-        return parse_time(given)
+        return parse_time(value)
     except NotATimeError as error:
-        raise InvalidArgumentError(reason=f"{name}={given!r} {error}") from None
+        raise InvalidArgumentError(reason=f"{name}={value!r} {error}") from None
 
 
 def _has_rows_about_damage(query: Query) -> bool:

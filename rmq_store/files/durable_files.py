@@ -179,12 +179,12 @@ def unshare_file(path: Path) -> None:
     """
     refuse_irregular_file(path)
     if path.stat().st_nlink > 1:
-        part = path.with_name(path.name + ".part")
-        part.unlink(missing_ok=True)
+        unshared = path.with_name(path.name + ".part")
+        unshared.unlink(missing_ok=True)
         size = path.stat().st_size
-        copy_stored(path, part, size, size)
-        shutil.copystat(path, part)
-        part.replace(path)
+        copy_stored(path, unshared, size, size)
+        shutil.copystat(path, unshared)
+        unshared.replace(path)
 
 
 def copy_stored(path: str | Path, copy: Path, stop: int, size: int) -> None:

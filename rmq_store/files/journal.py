@@ -184,20 +184,20 @@ def from_json_value(kind: Any, value: Any) -> Any:
     if kind is Any or type(value) is kind:
         return value
     if origin is UnionType:
-        (some,) = (one for one in inner if one is not NoneType)
+        (some,) = (item for item in inner if item is not NoneType)
         return None if value is None else from_json_value(some, value)
     if isinstance(value, list) and origin is tuple:
         kinds = inner[:1] * len(value) if Ellipsis in inner else inner
         return tuple(from_json_value(*pair) for pair in zip(kinds, value, strict=True))
     if isinstance(value, list) and hasattr(kind, "_fields"):
         return kind(
-            *(from_json_value(*one) for one in zip(_fields(kind).values(), value, strict=True))
+            *(from_json_value(*item) for item in zip(_fields(kind).values(), value, strict=True))
         )
     if isinstance(value, dict) and origin is not None and issubclass(origin, Mapping):
-        return {name: from_json_value(inner[1], one) for name, one in value.items()}
+        return {name: from_json_value(inner[1], item) for name, item in value.items()}
     if isinstance(value, dict) and hasattr(kind, "__dataclass_fields__"):
         return kind(
-            **{name: from_json_value(_fields(kind)[name], one) for name, one in value.items()}
+            **{name: from_json_value(_fields(kind)[name], item) for name, item in value.items()}
         )
     raise ValueError(f"{value!r} is not {getattr(kind, '__name__', kind)}")
 

@@ -18,7 +18,7 @@ _NONE_LEFT = object()
 
 T = TypeVar("T")
 Place = TypeVar("Place", bound=Hashable)
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 def in_parallel(work: Callable[[T], object], items: Sequence[T], at_once: int = 0) -> None:
@@ -58,16 +58,16 @@ def in_parallel(work: Callable[[T], object], items: Sequence[T], at_once: int = 
 
 
 def looked_up_in_parallel(
-    look: Callable[[Place], Found], places: Sequence[Place], at_once: int
-) -> dict[Place, Found]:
+    look: Callable[[Place], Value], places: Sequence[Place], at_once: int
+) -> dict[Place, Value]:
     """What `look` finds at each of some places, asked `in_parallel`."""
-    found: dict[Place, Found] = {}
+    values: dict[Place, Value] = {}
 
     def note(place: Place) -> None:
-        found[place] = look(place)
+        values[place] = look(place)
 
     in_parallel(note, places, at_once)
-    return found
+    return values
 
 
 def made_ahead(items: Iterator[T]) -> Generator[T, None, None]:

@@ -180,12 +180,12 @@ class Sources:
         """
         if self._faults == ReadFaults.count:
             return
-        known = ReadFaults.count
+        faults_before = ReadFaults.count
         with self._lock:
             mapped = list(self._guarded)
         for guarded in mapped:
             _refuse_fault(guarded)
-        self._faults = known
+        self._faults = faults_before
 
     def release(self) -> None:
         """Close the files of disks; what was fetched of remote ones stays."""

@@ -164,7 +164,7 @@ def times_given(reconsume_times: int, popped: bool) -> int:
     return max(0, reconsume_times - 1) if popped else reconsume_times
 
 
-def retry_origin(topic: str, properties: Mapping[str, str], known: KnownNames) -> GroupAndOrigin:
+def retry_origin(topic: str, properties: Mapping[str, str], names: KnownNames) -> GroupAndOrigin:
     """The group and the origin topic of a record in the retry topic `topic`.
 
     The first of these decides:
@@ -186,11 +186,11 @@ def retry_origin(topic: str, properties: Mapping[str, str], known: KnownNames) -
         return by_group
     if sent_from is not None:
         return GroupAndOrigin(name, sent_from)
-    by_reader = _of_groups(name, known.readers.get(topic, ()), None)
+    by_reader = _of_groups(name, names.readers.get(topic, ()), None)
     if by_reader is not None:
         return by_reader
     splits = list(_splits(name))
-    for topics in ((properties.get(REAL_TOPIC),), known.topics):
+    for topics in ((properties.get(REAL_TOPIC),), names.topics):
         fitting = [split for split in splits if split.topic in topics]
         if len(fitting) == 1:
             return fitting[0]

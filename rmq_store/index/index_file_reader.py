@@ -131,16 +131,16 @@ class IndexFile:
     def _resolve_geometry(
         self, slots: int | None, items: int | None, like: Geometry | None
     ) -> Geometry:
-        given = self._given_geometry(slots, items)
+        named = self._given_geometry(slots, items)
         # An item in the first place, with the header's first offset and no predecessor, is enough
         # proof for a file of the same series, and saves requests. Offset 0 proves nothing.
         usable = self.cost.looks_at_once > 1 and self.header.begin_log_offset
-        if usable and like is not None and given in (None, like) and self._begins_as(like):
+        if usable and like is not None and named in (None, like) and self._begins_as(like):
             return like
-        if given is not None:
-            if not self.fits(given):
-                raise self._wrong(given)
-            return given
+        if named is not None:
+            if not self.fits(named):
+                raise self._wrong(named)
+            return named
         usual = Geometry(DEFAULT_MAX_HASH_SLOTS, DEFAULT_MAX_INDEX_ITEMS)
         for guess in chain([usual], self._guesses()):
             if self.fits(guess):
@@ -163,14 +163,14 @@ class IndexFile:
             return Geometry(left, items)
         return None
 
-    def _wrong(self, given: Geometry) -> IndexGeometryError:
+    def _wrong(self, named: Geometry) -> IndexGeometryError:
         actual = f"{self._segment.size} bytes"
-        if given.file_size == self._segment.size:
+        if named.file_size == self._segment.size:
             actual += " whose items are not in these slots"
         return IndexGeometryError(
             self.path,
             reason="the index file was not created with these numbers of slots and items",
-            expected=f"maxHashSlotNum={given.slots}, maxIndexNum={given.items}: {given.file_size} bytes",
+            expected=f"maxHashSlotNum={named.slots}, maxIndexNum={named.items}: {named.file_size} bytes",
             actual=actual,
             advice="Omit both to infer them from the file, or take them from broker.conf",
         )

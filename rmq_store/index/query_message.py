@@ -159,10 +159,10 @@ class KeyIndex:
     def candidates(self, topics: Iterable[str], key: str) -> dict[str, list[int]]:
         """Log offsets, ascending, of records that may have the key, by topic. Some may be false hits."""
         wanted = [(topic, key) for topic in topics]
-        found = self.indexed(wanted)
+        by_topic = self.indexed(wanted)
         for topic, offsets in self._uncovered_offsets(wanted).items():
-            found[topic] |= offsets
-        return {topic: sorted(offsets) for topic, offsets in found.items()}
+            by_topic[topic] |= offsets
+        return {topic: sorted(offsets) for topic, offsets in by_topic.items()}
 
     def indexed(self, wanted: Iterable[tuple[str, str]]) -> dict[str, set[int]]:
         """Log offsets of the index items of topics and keys, by topic. Some may be false hits.
@@ -177,11 +177,11 @@ class KeyIndex:
         new = [key_hash for key_hash in hashes if key_hash not in self._hits]
         walked, broken = walk_chains(self.files, new)
         # A search asks for the same keys when it plans, and again for what no queue lists.
-        known = self._hits | walked
-        self._hits = {key_hash: known[key_hash] for key_hash in hashes}
+        hits = self._hits | walked
+        self._hits = {key_hash: hits[key_hash] for key_hash in hashes}
         for key_hash, of_topics in hashes.items():
             for topic in of_topics:
-                offsets[topic].update(known[key_hash])
+                offsets[topic].update(hits[key_hash])
         for file, error in broken:
             if file in self.files:  # from now on its range is read from the log
                 self.files.remove(file)

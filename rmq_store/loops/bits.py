@@ -167,14 +167,14 @@ def separators(raw: Bytes, at: int, stop: int, places: LongRoom) -> int:
         raise IndexError(f"bytes {at} to {stop} are not inside of a buffer of {len(raw)}")
     _check(0, max(0, stop - at), len(places))
     some = bytes(raw[at : max(at, stop)])
-    found = [
+    positions = [
         (at + place) << 1 | (byte == PROPERTY_SEPARATOR)
         for place, byte in enumerate(some)
         if byte in (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
     ]
-    for number, place in enumerate(found):
+    for number, place in enumerate(positions):
         places[number] = place
-    return len(found) << 1 | (not some.isascii())
+    return len(positions) << 1 | (not some.isascii())
 
 
 def prefetch(raw: Bytes, at: int, size: int) -> None:

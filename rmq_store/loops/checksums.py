@@ -24,9 +24,9 @@ def of_slices(
     raw: bits.Bytes,
     at: bits.Longs,
     length: bits.Longs,
-    found: bits.LongRoom,
+    crcs: bits.LongRoom,
 ) -> None:
-    """Write the CRC-32 of n slices of `raw` to `found`.
+    """Write the CRC-32 of n slices of `raw` to `crcs`.
 
     `function`: the address of the same function in C, or 0. A call of `crc32` costs more than its work,
     and holds the GIL.
@@ -34,13 +34,13 @@ def of_slices(
     row: bits.Place
     if function == 0:
         for row in range(at.shape[0]):
-            found[row] = crc32(bits.view_of(raw, at[row], length[row]))
+            crcs[row] = crc32(bits.view_of(raw, at[row], length[row]))
         return
     with cython.nogil:
         for row in range(at.shape[0]):
             if row + 4 < at.shape[0]:
                 bits.prefetch(raw, at[row + 4], length[row + 4])
-            found[row] = bits.sum_of(function, raw, at[row], length[row])
+            crcs[row] = bits.sum_of(function, raw, at[row], length[row])
 
 
 def of_copies(
@@ -51,7 +51,7 @@ def of_copies(
     length: bits.Longs,
     out: bits.Room,
     ends: bits.IntRoom,
-    found: bits.LongRoom,
+    crcs: bits.LongRoom,
 ) -> None:
     """As `of_slices`, and copy the slices to `out`, one after the other.
 
@@ -67,13 +67,13 @@ def of_copies(
             to = bits.copy(raw, at[row], length[row], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
             if function != 0:
-                found[row] = bits.sum_of(function, raw, at[row], length[row])
+                crcs[row] = bits.sum_of(function, raw, at[row], length[row])
     if function == 0:
-        of_slices(crc32, function, raw, at, length, found)
+        of_slices(crc32, function, raw, at, length, crcs)
 
 
 def stored_in_records(
-    raw: bits.Bytes, properties_at: bits.Longs, length: bits.Longs, found: bits.LongRoom
+    raw: bits.Bytes, properties_at: bits.Longs, length: bits.Longs, crcs: bits.LongRoom
 ) -> int:
     """Write the record CRC at the end of n property strings, -1 without one; returns how many have it.
 
@@ -84,16 +84,16 @@ def stored_in_records(
     count: bits.Place = 0
     with cython.nogil:
         for row in range(properties_at.shape[0]):
-            found[row] = -1
+            crcs[row] = -1
             item = length[row] - _ITEM_SIZE
-            if row + 8 < found.shape[0]:
+            if row + 8 < crcs.shape[0]:
                 bits.prefetch(raw, properties_at[row + 8] + length[row + 8] - _ITEM_SIZE, 1)
             if item < 0 or bits.word(raw, properties_at[row] + item) != _NAME:
                 continue
             if item > 0 and raw[properties_at[row] + item - 1] != 2:
                 continue
-            found[row] = _digits(raw, properties_at[row] + item + 8)
-            if found[row] >= 0:
+            crcs[row] = _digits(raw, properties_at[row] + item + 8)
+            if crcs[row] >= 0:
                 count += 1
     return count
 

@@ -123,18 +123,18 @@ def any_has(raw: bits.Bytes, ends: bits.Ints, piece: bits.Bytes, before_end: bit
     """Whether any text raw[ends[i]:ends[i + 1]] has `piece` that many bytes before its end."""
     row: bits.Place
     at: bits.Place
-    found: cython.bint = False
+    is_there: cython.bint = False
     with cython.nogil:
         for row in range(ends.shape[0] - 1):
             at = ends[row + 1] - before_end
             if at >= ends[row] and bits.same(raw, at, piece, 0, piece.shape[0]):
-                found = True
+                is_there = True
                 break
-    return bool(found)
+    return bool(is_there)
 
 
 def have_item(
-    raw: bits.Bytes, ends: bits.Ints, fronts: bits.Bytes, front_ends: bits.Ints, found: bits.Room
+    raw: bits.Bytes, ends: bits.Ints, fronts: bits.Bytes, front_ends: bits.Ints, have: bits.Room
 ) -> int:
     """Write 1 for each property string raw[ends[i]:ends[i + 1]] with an item of one of some names, else 0.
 
@@ -145,13 +145,13 @@ def have_item(
     stop: bits.Place
     count: bits.Place = 0
     with cython.nogil:
-        for row in range(found.shape[0]):
-            found[row] = 0
+        for row in range(have.shape[0]):
+            have[row] = 0
             at = ends[row]
             stop = ends[row + 1]
             while at < stop:
                 if _starts_with(raw, at, stop, fronts, front_ends):
-                    found[row] = 1
+                    have[row] = 1
                     count += 1
                     break
                 at = bits.find(raw, at, stop, bits.PROPERTY_SEPARATOR) + 1

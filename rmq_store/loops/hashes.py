@@ -96,17 +96,17 @@ def _hash_of_characters(
     raw: bits.Bytes, at: bits.Place, stop: bits.Place, before: bits.Word
 ) -> bits.Word:
     """As `_hash`, for any UTF-8: a character above U+FFFF is two units of UTF-16."""
-    found: bits.Place
+    character: bits.Place
     value: bits.Word = before
     while at < stop:
-        found = _character(raw, at, stop)
-        at += found & 7
-        found >>= 3
-        if found >= 0x10000:
-            found -= 0x10000
-            value = (value * 31 + 0xD800 + (found >> 10)) & _LOW_HALF
-            found = 0xDC00 + (found & 0x3FF)
-        value = (value * 31 + found) & _LOW_HALF
+        character = _character(raw, at, stop)
+        at += character & 7
+        character >>= 3
+        if character >= 0x10000:
+            character -= 0x10000
+            value = (value * 31 + 0xD800 + (character >> 10)) & _LOW_HALF
+            character = 0xDC00 + (character & 0x3FF)
+        value = (value * 31 + character) & _LOW_HALF
     return value
 
 
@@ -136,24 +136,24 @@ def _hash(raw: bits.Bytes, at: bits.Place, stop: bits.Place, before: bits.Word) 
     return value
 
 
-def hash_texts(raw: bits.Bytes, ends: bits.Longs, found: bits.IntRoom) -> None:
+def hash_texts(raw: bits.Bytes, ends: bits.Longs, hashes: bits.IntRoom) -> None:
     """`String.hashCode` of the UTF-8 text raw[ends[i]:ends[i + 1]], for each i, to `found[i]`."""
     row: bits.Place
     with cython.nogil:
-        for row in range(found.shape[0]):
-            found[row] = bits.signed32(_hash(raw, ends[row], ends[row + 1], 0))
+        for row in range(hashes.shape[0]):
+            hashes[row] = bits.signed32(_hash(raw, ends[row], ends[row + 1], 0))
 
 
-def tags_codes(raw: bits.Bytes, values: bits.Longs, found: bits.LongRoom) -> None:
-    """The tagsCode of every record to `found`; `values` as `property_items.look` writes them."""
+def tags_codes(raw: bits.Bytes, values: bits.Longs, codes: bits.LongRoom) -> None:
+    """The tagsCode of every record to `codes`; `values` as `property_items.look` writes them."""
     row: bits.Place
     at: bits.Place
     with cython.nogil:
-        for row in range(found.shape[0]):
+        for row in range(codes.shape[0]):
             at = row * _PLACES
-            if row + _AHEAD < found.shape[0]:
+            if row + _AHEAD < codes.shape[0]:
                 bits.prefetch(raw, values[at + _AHEAD * _PLACES], 1)
-            found[row] = bits.signed32(_hash(raw, values[at], values[at + 1], 0))
+            codes[row] = bits.signed32(_hash(raw, values[at], values[at + 1], 0))
 
 
 @cython.cfunc

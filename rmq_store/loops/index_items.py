@@ -106,13 +106,13 @@ def check_items(
     log_end: bits.Long,
     by_slot: bits.IntRoom,
     faults: bits.Room,
-    found: bits.LongRoom,
+    counts: bits.LongRoom,
 ) -> None:
     """Follow the items number, number + 1 and so on of an index file, whose bytes are `raw`.
 
     `by_slot` has two numbers of each slot: that of its newest item so far, and how many there are. `faults`,
     by number, gets 1 for an item that does not lead to the one before it in its slot, and 2 for zeros.
-    `found` has the number of items that lead out of `begin` to `end`, and of the first of them; the
+    `counts` has the number of items that lead out of `begin` to `end`, and of the first of them; the
     number that the first item with a wrong chain should have; how many items lead to `log_end` or
     beyond; and the highest log offset.
     """
@@ -139,18 +139,18 @@ def check_items(
             fault = 0
             if previous != by_slot[slot]:
                 fault = _WRONG
-                if found[2] < 0:
-                    found[2] = by_slot[slot]
+                if counts[2] < 0:
+                    counts[2] = by_slot[slot]
             if not (key_hash or offset or previous or bits.i32(raw, at + _TIME_DIFF_AT)):
                 fault |= _EMPTY
             elif offset < begin or offset > end:
-                if not found[0]:
-                    found[1] = number
-                found[0] += 1
+                if not counts[0]:
+                    counts[1] = number
+                counts[0] += 1
             if offset >= log_end:
-                found[3] += 1
-            if offset > found[4]:
-                found[4] = offset
+                counts[3] += 1
+            if offset > counts[4]:
+                counts[4] = offset
             faults[number] = fault
             by_slot[slot] = number
             by_slot[slot + 1] += 1
@@ -158,13 +158,13 @@ def check_items(
 
 
 def pairs_between(
-    raw: bits.Bytes, start: bits.Long, stop: bits.Long, found: bits.LongRoom
+    raw: bits.Bytes, start: bits.Long, stop: bits.Long, pairs: bits.LongRoom
 ) -> tuple[int, int, int]:
-    """Write to `found` the items of `raw` that lead into the log range [start, stop), shorter than 2 GiB.
+    """Write to `pairs` the items of `raw` that lead into the log range [start, stop), shorter than 2 GiB.
 
     Each as one number: how far its log offset is from `start` in the upper half, its hash in the lower.
     Returns how many there are, and the lowest and the highest log offset of all items of `raw`. Raises
-    IndexError if `found` is too short.
+    IndexError if `pairs` is too short.
     """
     item: bits.Place
     at: bits.Place
@@ -179,6 +179,6 @@ def pairs_between(
             low = min(low, offset)
             high = max(high, offset)
             if start <= offset < stop:
-                found[count] = (offset - start) << 32 | (bits.i32(raw, at) & _LOWER_HALF)
+                pairs[count] = (offset - start) << 32 | (bits.i32(raw, at) & _LOWER_HALF)
                 count += 1
     return int(count), int(low), int(high)

@@ -62,11 +62,11 @@ def numbers(
     at: bits.Longs,
     length: bits.Longs,
     name: bits.Bytes,
-    found: bits.LongRoom,
+    values: bits.LongRoom,
     places: bits.LongRoom,
     items: bits.LongRoom,
 ) -> None:
-    """Write to `found` the number that a property has in each of n strings, where it is one (Long#parseLong).
+    """Write to `values` the number of a property in each of n strings, where it is one (Long#parseLong).
 
     `places` and `items` as for `look`.
     """
@@ -83,7 +83,9 @@ def numbers(
                 if items[item + bits.NAME_SIZE] == size and bits.same(
                     raw, items[item + bits.NAME], name, 0, size
                 ):
-                    _parse(raw, items[item + bits.VALUE], items[item + bits.VALUE_SIZE], row, found)
+                    _parse(
+                        raw, items[item + bits.VALUE], items[item + bits.VALUE_SIZE], row, values
+                    )
                     break
 
 
@@ -91,7 +93,7 @@ def numbers(
 @cython.nogil
 @cython.exceptval(-1)
 def _parse(
-    raw: bits.Bytes, at: bits.Place, size: bits.Place, row: bits.Place, found: bits.LongRoom
+    raw: bits.Bytes, at: bits.Place, size: bits.Place, row: bits.Place, values: bits.LongRoom
 ) -> cython.int:
     """Write a number of 64 bits, if the text is one: digits, maybe with a sign before them.
 
@@ -113,7 +115,7 @@ def _parse(
         value = value * 10 - digit
         at += 1
     if minus or value > least:
-        found[row] = value if minus else -value
+        values[row] = value if minus else -value
     return 0
 
 
@@ -137,14 +139,14 @@ def split(
     key_ends: bits.IntRoom,
     uniq_keys: bits.Room,
     uniq_key_ends: bits.IntRoom,
-    known: bits.Room,
+    is_there: bits.Room,
 ) -> int:
     """Copy name and value of all items to `names` and `texts`, one after the other; otherwise as `look`.
 
     `seen` has zeros, at least twice as many as `items` has items, a power of two; `layouts` has LAYOUTS
     zeros. `name_ends` and `text_ends` receive one offset more than there are items; `row_ends` n + 1
     numbers of items. The values of TAGS, KEYS and UNIQ_KEY are copied to rooms of their own too: `tag_ends`
-    and its like receive n + 1 offsets, `known` 1 for a string that has the value, else 0: n numbers for
+    and its like receive n + 1 offsets, `is_there` 1 for a string that has the value, else 0: n numbers for
     TAGS, then as many for KEYS and for UNIQ_KEY. `values` has room for the PLACES of one string.
     """
     row: bits.Place
@@ -189,9 +191,9 @@ def split(
                         raw, count, items, mark, seen, names, name_ends, texts, text_ends, first
                     )
                 _remember(first, total - first, most, places, values, layout, layouts)
-            known[row] = _copy_value(raw, values, 0, row, tags, tag_ends)
-            known[rows + row] = _copy_value(raw, values, 2, row, keys, key_ends)
-            known[2 * rows + row] = _copy_value(raw, values, 4, row, uniq_keys, uniq_key_ends)
+            is_there[row] = _copy_value(raw, values, 0, row, tags, tag_ends)
+            is_there[rows + row] = _copy_value(raw, values, 2, row, keys, key_ends)
+            is_there[2 * rows + row] = _copy_value(raw, values, 4, row, uniq_keys, uniq_key_ends)
             row_ends[row + 1] = cython.cast(cython.int, total)
             first = total
     return other
@@ -205,16 +207,16 @@ def _separators(
     raw: bits.Bytes, at: bits.Longs, length: bits.Longs, row: bits.Place, places: bits.LongRoom
 ) -> bits.Place:
     """Those of one string, as `bits.separators` gives them; an item that the end ends has one too."""
-    found: bits.Place
+    packed: bits.Place
     count: bits.Place
     if row + 4 < at.shape[0]:
         bits.prefetch(raw, at[row + 4], length[row + 4])
-    found = bits.separators(raw, at[row], at[row] + length[row], places)
-    count = found >> 1
+    packed = bits.separators(raw, at[row], at[row] + length[row], places)
+    count = packed >> 1
     if count and not places[count - 1] & 1:
         places[count] = (at[row] + length[row]) << 1 | 1
-        found += 2
-    return found
+        packed += 2
+    return packed
 
 
 # --- items one by one -----------------------------------------------------------------------------------
@@ -279,18 +281,18 @@ def _place_of(raw: bits.Bytes, at: bits.Place, size: bits.Place) -> bits.Place:
     """Where the value of a name stands among the PLACES of its string."""
     name: bits.Word = bits.first_bytes(bits.word(raw, at), size)
     # Which one it is would be a guess for a branch.
-    found: bits.Place = bits.OTHERS
+    place: bits.Place = bits.OTHERS
     rest: cython.bint
-    found = 0 if (name == bits.TAGS) & (size == 4) else found
-    found = 2 if (name == bits.KEYS) & (size == 4) else found
-    found = 4 if (name == bits.UNIQ_KEY) & (size == 8) else found
+    place = 0 if (name == bits.TAGS) & (size == 4) else place
+    place = 2 if (name == bits.KEYS) & (size == 4) else place
+    place = 4 if (name == bits.UNIQ_KEY) & (size == 8) else place
     if size != bits.OTHER_QUEUES_SIZE or name != bits.OTHER_QUEUES_1:
-        return found
+        return place
     rest = (
         bits.word(raw, at + 8) == bits.OTHER_QUEUES_2
         and bits.word(raw, at + 16) == bits.OTHER_QUEUES_3
     )
-    return 6 if rest else found
+    return 6 if rest else place
 
 
 @cython.cfunc
@@ -450,13 +452,13 @@ def _values_as_earlier(
     """As `_values_of`, for a string of a layout."""
     which: bits.Place
     item: bits.Place
-    known: bits.Place
+    is_there: bits.Place
     for which in range(bits.PLACES // 2):
         item = layouts[layout + bits.LAYOUT_VALUES + which]
-        known = item >= 0
-        item *= known
-        values[2 * which] = known * ((places[2 * item] >> 1) + 1)
-        values[2 * which + 1] = known * (places[2 * item + 1] >> 1)
+        is_there = item >= 0
+        item *= is_there
+        values[2 * which] = is_there * ((places[2 * item] >> 1) + 1)
+        values[2 * which + 1] = is_there * (places[2 * item + 1] >> 1)
     return 0
 
 

@@ -85,7 +85,7 @@ def compare(
     """
     row: bits.Place
     which: bits.Place
-    found: cython.int
+    answer: cython.int
     count: bits.Place = 0
     with cython.nogil:
         for row in range(queue.shape[0]):
@@ -93,19 +93,19 @@ def compare(
                 bits.prefetch(raw, topic_at[row + 8], 1)
             which = queue[row]
             if fault[row] or total[row] != size[row]:
-                found = _OTHER_RECORD
+                answer = _OTHER_RECORD
             elif (
                 queue_id[row] != queue_ids[which]
                 or topic_length[row] != stops[which] - starts[which]
                 or not bits.same(raw, topic_at[row], names, starts[which], topic_length[row])
             ):
-                found = _OTHER_QUEUE
+                answer = _OTHER_QUEUE
             elif queue_offset[row] != offset[row] and offset[row] >= 0:
-                found = _OTHER_OFFSET
+                answer = _OTHER_OFFSET
             else:
-                found = _SAME
+                answer = _SAME
                 count += 1
-            out[row] = found
+            out[row] = answer
     return count
 
 

@@ -262,13 +262,13 @@ def _lengths(
 
 
 def follow(
-    raw: bits.Bytes, base: bits.Place, start: bits.Place, stop: bits.Place, found: bits.LongRoom
+    raw: bits.Bytes, base: bits.Place, start: bits.Place, stop: bits.Place, starts: bits.LongRoom
 ) -> tuple[int, int]:
-    """Write the places of consecutive records, from `start` on and before `stop`, to `found`.
+    """Write the places of consecutive records, from `start` on and before `stop`, to `starts`.
 
     Returns how many there are, and the place behind the last one. A record counts if it has a magic and
     a possible size, ends inside of `raw`, and its physicalOffset is `base` plus its place. Ends too when
-    `found` is full.
+    `starts` is full.
     """
     at: bits.Place = start
     count: bits.Place = 0
@@ -277,7 +277,7 @@ def follow(
     last: bits.Place = raw.shape[0] - FRONT_SIZE
     with cython.nogil:
         before = 0
-        while at < stop and at <= last and count < found.shape[0]:
+        while at < stop and at <= last and count < starts.shape[0]:
             size = bits.i32(raw, at)
             magic = bits.i32(raw, at + 4)
             if magic != bits.MAGIC_V1 and magic != bits.MAGIC_V2:
@@ -286,7 +286,7 @@ def follow(
                 break
             if bits.i64(raw, at + 28) != base + at:
                 break
-            found[count] = at
+            starts[count] = at
             count += 1
             # Where the fourth record from here begins, if records are of one size; else all bytes that are
             # further ahead: the place of a record is known when the one before it is there.
@@ -300,7 +300,7 @@ def follow(
 
 
 def follow_entries(
-    raw: bits.Bytes, base: bits.Place, start: bits.Place, stop: bits.Place, found: bits.LongRoom
+    raw: bits.Bytes, base: bits.Place, start: bits.Place, stop: bits.Place, starts: bits.LongRoom
 ) -> tuple[int, int]:
     """As `follow`, for records in the entries of a DLedger log: `start` is that of an entry.
 
@@ -315,7 +315,7 @@ def follow_entries(
     term: bits.Long = 0
     last: bits.Place = raw.shape[0] - _ENTRY_HEAD - FRONT_SIZE
     with cython.nogil:
-        while at < stop and at <= last and count < found.shape[0]:
+        while at < stop and at <= last and count < starts.shape[0]:
             size = bits.i32(raw, at + _ENTRY_HEAD)
             magic = bits.i32(raw, at + _ENTRY_HEAD + 4)
             if magic != bits.MAGIC_V1 and magic != bits.MAGIC_V2:
@@ -332,7 +332,7 @@ def follow_entries(
                 break
             index = bits.i64(raw, at + 8)
             term = bits.i64(raw, at + 16)
-            found[count] = at + _ENTRY_HEAD
+            starts[count] = at + _ENTRY_HEAD
             count += 1
             bits.prefetch(raw, at + 4 * (size + _ENTRY_HEAD), 1)
             at += size + _ENTRY_HEAD

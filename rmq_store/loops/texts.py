@@ -48,23 +48,23 @@ def gather_values(
     width: bits.Place,
     out: bits.Room,
     ends: bits.IntRoom,
-    known: bits.Room,
+    is_there: bits.Room,
 ) -> None:
     """As `gather`, for the value of one name in n property strings.
 
     `values` as `property_items.look` writes them: `width` numbers of a string, start and end of this
-    one from `first` on. `known` receives 0 where there is none, else 1.
+    one from `first` on. `is_there` receives 0 where there is none, else 1.
     """
     row: bits.Place
     at: bits.Place
     to: bits.Place = 0
     with cython.nogil:
         ends[0] = 0
-        for row in range(known.shape[0]):
+        for row in range(is_there.shape[0]):
             at = row * width + first
-            if row + 16 < known.shape[0]:
+            if row + 16 < is_there.shape[0]:
                 bits.prefetch(raw, values[at + 16 * width], 1)
-            known[row] = values[at + 1] > 0
+            is_there[row] = values[at + 1] > 0
             to = bits.copy(raw, values[at], values[at + 1] - values[at], out, to)
             ends[row + 1] = cython.cast(cython.int, to)
 
@@ -94,10 +94,10 @@ def number(
     at: bits.Longs,
     length: bits.Longs,
     memory: bits.IntRoom,
-    found: bits.LongRoom,
+    numbers: bits.LongRoom,
     rows: bits.LongRoom,
 ) -> int:
-    """Number the distinct ones of n slices of `raw`: `found` receives the number of each row.
+    """Number the distinct ones of n slices of `raw`: `numbers` receives the number of each row.
 
     `rows` receives the first row of each number. `memory`, of zeros, has room for the numbers of some: a
     slice that was forgotten for another gets one more. Returns how many numbers there are.
@@ -105,7 +105,7 @@ def number(
     row: bits.Place
     size: bits.Place
     slot: bits.Place
-    known: bits.Place  # a number, and 1
+    number_and_1: bits.Place  # a number, and 1
     place: bits.Place
     key: bits.Word
     count: bits.Place = 0
@@ -121,18 +121,18 @@ def number(
                 )
             # Its upper bits: the last byte of a word changes no others.
             slot = cython.cast(bits.Place, key * memory.shape[0] >> _KEY_BITS)
-            known = memory[slot]
+            number_and_1 = memory[slot]
             if (
-                not known
-                or length[rows[known - 1]] != size
-                or not bits.same(raw, at[row], raw, at[rows[known - 1]], size)
+                not number_and_1
+                or length[rows[number_and_1 - 1]] != size
+                or not bits.same(raw, at[row], raw, at[rows[number_and_1 - 1]], size)
             ):
                 bits.same(raw, at[row], raw, at[row], size)  # inside of `raw`, or an IndexError
                 rows[count] = row
                 count += 1
-                known = count
-                memory[slot] = cython.cast(cython.int, known)
-            found[row] = known - 1
+                number_and_1 = count
+                memory[slot] = cython.cast(cython.int, number_and_1)
+            numbers[row] = number_and_1 - 1
     return count
 
 
@@ -167,17 +167,17 @@ def hosts(
     place: bits.Place
     before: bits.Place = 0  # the IPv4 host that was written last
     size: bits.Place = 0
-    known: bits.Long = 0
+    last_host: bits.Long = 0
     flag: cython.int = bits.STORE_HOST_V6 if of_store else bits.BORN_HOST_V6
     with cython.nogil:
         ends[0] = 0
         for row in range(at.shape[0]):
             if sys_flag[row] & flag:
                 to = _host_v6(raw, _host_place(at[row], sys_flag[row], of_store), out, to)
-            elif size and host[row] == known:  # mostly that of the record before
+            elif size and host[row] == last_host:  # mostly that of the record before
                 to = bits.copy(out, before, size, out, to)
             else:
-                known = host[row]
+                last_host = host[row]
                 before = to
                 place = _host_place(at[row], sys_flag[row], of_store)
                 to = _host_v4(raw, place, place + 4, out, to)

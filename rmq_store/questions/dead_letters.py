@@ -83,12 +83,12 @@ def dead_ranges(
     Raises InvalidArgumentError for an unknown group.
     """
     every = all_ranges(store) if ranges is None else ranges
-    dead = [part for part in every if part.queue.topic.startswith(DLQ_PREFIX)]
-    known = {part.queue.topic.removeprefix(DLQ_PREFIX) for part in dead}
-    for group in set(groups).difference(known):
+    dead = [slice_ for slice_ in every if slice_.queue.topic.startswith(DLQ_PREFIX)]
+    with_dead_letters = {slice_.queue.topic.removeprefix(DLQ_PREFIX) for slice_ in dead}
+    for group in set(groups).difference(with_dead_letters):
         require_group(store, group)
-    wanted = {DLQ_PREFIX + group for group in groups or known}
-    return [part for part in dead if part.queue.topic in wanted]
+    topics = {DLQ_PREFIX + group for group in groups or with_dead_letters}
+    return [slice_ for slice_ in dead if slice_.queue.topic in topics]
 
 
 _SUMS = {"messages": "sum", "bytes": "sum", "first": "min", "last": "max", "most attempts": "max"}

@@ -217,11 +217,11 @@ def diff_messages(
             for table in ask(question, source, engine or processes_for(store), progress=progress)
         )
         most = sum(int(of_side.counts[uneven].sum()) for of_side in sums)
-        for part in _by_key(messages, 1 + most // _COMPARED_AT_ONCE):
-            differing = _compare(part)
+        for bucket in _by_key(messages, 1 + most // _COMPARED_AT_ONCE):
+            differing = _compare(bucket)
             for topic, *of_topic in _by_topic(differing):
                 counts[topic] += of_topic
-            yield from _places(part, differing)
+            yield from _places(bucket, differing)
     for topic in wanted:
         only_first, only_second, different = counts[topic].tolist()
         both = sums[0].topics[topic] - only_first - different
@@ -278,13 +278,13 @@ def _by_key(messages: Iterator[pa.Table], parts: int) -> Iterator[pa.Table]:
         yield pa.concat_tables([_COUNTED.empty_table(), *messages])
         return
     with TemporaryDirectory(prefix="rmqstore-diff-") as folder:
-        paths = [Path(folder, str(part)) for part in range(parts)]
+        paths = [Path(folder, str(bucket)) for bucket in range(parts)]
         with ExitStack() as writers:
             files = [writers.enter_context(pa.ipc.new_stream(path, _COUNTED)) for path in paths]
             for table in messages:
                 part_of = table["bucket"].to_numpy() % parts
-                for part in np.unique(part_of).tolist():
-                    files[part].write_table(table.filter(pa.array(part_of == part)))
+                for bucket in np.unique(part_of).tolist():
+                    files[bucket].write_table(table.filter(pa.array(part_of == bucket)))
         for path in paths:
             with pa.ipc.open_stream(path) as stream:
                 yield stream.read_all()

@@ -72,10 +72,12 @@ class LagAnswer:
         some = f", {unknown} not known" if unknown else ""
         popped = _joined(rows, "notAcknowledged", sum)
         least = "at least " if self.popped_is_least else ""
-        given = ""
+        popped_text = ""
         if popped:
-            given = f"; {least}{popped:,} popped before their offsets and not acknowledged"
-        return f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{given}"
+            popped_text = f"; {least}{popped:,} popped before their offsets and not acknowledged"
+        return (
+            f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{popped_text}"
+        )
 
     def by_group(self) -> list[dict[str, Any]]:
         """Rows by group and topic, furthest behind first; before them those of which the lag is not known.
@@ -125,11 +127,11 @@ class LagAnswer:
         """A sentence for each group that lost messages, does not get some, has an offset after them,
         or is more than `max_lag` messages behind."""
         yield from (sentence for _, sentence in self._sentences(_PROBLEMS))
-        known: Counter[tuple[str, str]] = Counter()
+        lags: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
-            known[row["consumerGroup"], row["topic"]] += row.get("lag") or 0
+            lags[row["consumerGroup"], row["topic"]] += row.get("lag") or 0
         for total in self.by_group() if max_lag is not None else ():
-            lag = known[total["consumerGroup"], total["topic"]]
+            lag = lags[total["consumerGroup"], total["topic"]]
             if max_lag is not None and lag > max_lag:
                 least = "at least " if total["lag"] is None else ""
                 behind = f"{least}{counted(lag, 'message')}"

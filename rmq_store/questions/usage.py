@@ -129,29 +129,29 @@ def usage_of(
     days = days_of_log(store) if days_by_log else None
     rows: list[Row] = []
     large: list[Row] = []
-    for part in all_ranges(store) if ranges is None else ranges:
+    for slice_ in all_ranges(store) if ranges is None else ranges:
         entries = None
         if days is None:
-            rows += usage_rows(store, [part], entries_of_a_queue, zone, hours=hours)
+            rows += usage_rows(store, [slice_], entries_of_a_queue, zone, hours=hours)
         else:
-            entries = small_queue(store, part, min(_COUNTED, entries_of_a_queue or _COUNTED))
-            rows += rows_of_days(store, part, entries, days, entries_of_a_queue)
+            entries = small_queue(store, slice_, min(_COUNTED, entries_of_a_queue or _COUNTED))
+            rows += rows_of_days(store, slice_, entries, days, entries_of_a_queue)
         if entries is None:
-            large += _large_messages(store, _newest(store, part, entries_of_a_queue), largest)
+            large += _large_messages(store, _newest(store, slice_, entries_of_a_queue), largest)
         else:
-            large += _largest_of(part, entries, largest)
+            large += _largest_of(slice_, entries, largest)
         large = heapq.nsmallest(largest, large, _size)
-        progress(len(part))
+        progress(len(slice_))
     start, end = store.log_range()
     return UsageAnswer(rows, large, end - start)
 
 
-def _newest(store: StoreReader, part: QueueSlice, most: int | None) -> QueueSlice:
+def _newest(store: StoreReader, slice_: QueueSlice, most: int | None) -> QueueSlice:
     """Of a range, what is searched for the largest messages."""
     if most is None:
-        return part
-    first = store.max_offset(*part.queue) - most
-    return part.cut(min(max(part.start, first), part.stop), part.stop)
+        return slice_
+    first = store.max_offset(*slice_.queue) - most
+    return slice_.cut(min(max(slice_.start, first), slice_.stop), slice_.stop)
 
 
 def _size(message: Row) -> tuple[int, int, str]:
@@ -159,23 +159,23 @@ def _size(message: Row) -> tuple[int, int, str]:
     return -message["storeSize"], message["commitLogOffset"], message["topic"]
 
 
-def _large_messages(store: StoreReader, part: QueueSlice, count: int) -> Iterator[Row]:
+def _large_messages(store: StoreReader, slice_: QueueSlice, count: int) -> Iterator[Row]:
     """Candidates for the `count` largest messages of a range. Reads only the queue, not the log."""
     if not count:
         return
-    steps = queue_offset_steps(store, part.start, part.stop, _ENTRIES_AT_ONCE)
+    steps = queue_offset_steps(store, slice_.start, slice_.stop, _ENTRIES_AT_ONCE)
     for start in steps:
-        entries = store.entries(part.queue, start, min(start + steps.step, part.stop))
+        entries = store.entries(slice_.queue, start, min(start + steps.step, slice_.stop))
         entries = entries.take(entries.points_to_record & (entries.offset >= start))
-        yield from _largest_of(part, entries, count)
+        yield from _largest_of(slice_, entries, count)
 
 
-def _largest_of(part: QueueSlice, entries: Entries, count: int) -> list[Row]:
+def _largest_of(slice_: QueueSlice, entries: Entries, count: int) -> list[Row]:
     """The `count` largest of some entries."""
     return [
         {
-            "topic": part.queue.topic,
-            "queueId": part.queue.queue_id,
+            "topic": slice_.queue.topic,
+            "queueId": slice_.queue.queue_id,
             "queueOffset": int(entries.offset[row]),
             "commitLogOffset": int(entries.log_offset[row]),
             "storeSize": int(entries.size[row]),
@@ -205,44 +205,46 @@ def days_of_log(store: StoreReader) -> DaysOfLog | None:
     return DaysOfLog(first, [*log_offsets_since(store, midnights)])
 
 
-def small_queue(store: StoreReader, part: QueueSlice, most: int) -> Entries | None:
+def small_queue(store: StoreReader, slice_: QueueSlice, most: int) -> Entries | None:
     """All entries of a range; None if they are more than `most`, or not each is one message in its order."""
-    if len(part) > most:
+    if len(slice_) > most:
         return None
-    entries = store.entries(part.queue, part.start, part.stop)
+    entries = store.entries(slice_.queue, slice_.start, slice_.stop)
     in_order = entries.points_to_record.all() and (np.diff(entries.log_offset) > 0).all()
-    return entries if len(entries) == len(part) and in_order else None
+    return entries if len(entries) == len(slice_) and in_order else None
 
 
-def _bounds(store: StoreReader, part: QueueSlice, entries: Entries | None, cuts: Cuts) -> list[int]:
+def _bounds(
+    store: StoreReader, slice_: QueueSlice, entries: Entries | None, cuts: Cuts
+) -> list[int]:
     """The queue offsets of a range where the log reaches each of `cuts`, with those of both ends. By the
     entries of a small queue, else by bisection."""
     if entries is None:
-        at = [store.view.offset_at_log(part.queue, cut) for cut in cuts]
+        at = [store.view.offset_at_log(slice_.queue, cut) for cut in cuts]
     else:
-        at = (part.start + np.searchsorted(entries.log_offset, cuts)).tolist()
-    bounds = np.clip([part.start, *at, part.stop], part.start, part.stop)
+        at = (slice_.start + np.searchsorted(entries.log_offset, cuts)).tolist()
+    bounds = np.clip([slice_.start, *at, slice_.stop], slice_.start, slice_.stop)
     ascending: list[int] = np.maximum.accumulate(bounds).tolist()
     return ascending
 
 
 def rows_of_days(
     store: StoreReader,
-    part: QueueSlice,
+    slice_: QueueSlice,
     entries: Entries | None,
     days: DaysOfLog,
     most: int | None = None,
 ) -> Iterator[Row]:
     """Rows of the table `usage` for a range and its entries, if it is small. The bytes of more than `most`
     messages are estimated."""
-    for number, (start, stop) in enumerate(pairwise(_bounds(store, part, entries, days.cuts))):
+    for number, (start, stop) in enumerate(pairwise(_bounds(store, slice_, entries, days.cuts))):
         if start == stop:
             continue
         if entries is None:
-            size = bytes_between(store, part.queue, start, stop, most or stop - start)
+            size = bytes_between(store, slice_.queue, start, stop, most or stop - start)
         else:
-            size = int(entries.size[start - part.start : stop - part.start].sum(dtype=np.int64))
-        yield usage_row(part.cut(start, stop), days.first + number, size)
+            size = int(entries.size[start - slice_.start : stop - slice_.start].sum(dtype=np.int64))
+        yield usage_row(slice_.cut(start, stop), days.first + number, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +277,10 @@ def message_rate(store: StoreReader, periods: int = 96) -> MessageRate:
     cuts, most = [*log_offsets_since(store, edges[1:-1])], _read_whole(store)
     none: Ints = np.zeros(len(edges) - 1, dtype=np.int64)
     counts: dict[str, Ints] = {}
-    for part in all_ranges(store):
-        topic = part.queue.topic
-        if len(part) and not topic.startswith(LMQ_PREFIX):
-            bounds = _bounds(store, part, small_queue(store, part, most), cuts)
+    for slice_ in all_ranges(store):
+        topic = slice_.queue.topic
+        if len(slice_) and not topic.startswith(LMQ_PREFIX):
+            bounds = _bounds(store, slice_, small_queue(store, slice_, most), cuts)
             counts[topic] = counts.get(topic, none) + np.diff(bounds)
     by_topic = {topic: tuple(numbers.tolist()) for topic, numbers in counts.items()}
     return MessageRate(tuple(edges), by_topic)

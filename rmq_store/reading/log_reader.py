@@ -315,7 +315,7 @@ class LogFollower:
 
     def __init__(self, listed_end: Callable[[], int]) -> None:
         self._listed_end = listed_end
-        self._known = 0
+        self._listed = 0
         self._whole: LogPlace | None = None  # the end at the last look
         self._looked_at = self._changed_at = float("-inf")
         self._change: tuple[int | None, ...] = ()  # of the last file, at the last look
@@ -344,7 +344,7 @@ class LogFollower:
         try:
             require_same_log(log, self._whole, "")
         except StoreError:
-            self._known, self._looked_at = 0, float("-inf")  # of a log that was cut
+            self._listed, self._looked_at = 0, float("-inf")  # of a log that was cut
             return start
         return self._whole.offset
 
@@ -357,8 +357,8 @@ class LogFollower:
         # A broker dispatches a record a moment after it wrote it.
         quiet = self._looked_at - self._changed_at >= _QUEUES_EVERY
         if now - self._looked_at >= (_QUIET_QUEUES_EVERY if quiet else _QUEUES_EVERY):
-            self._known, self._looked_at = self._listed_end(), now
-        return self._known
+            self._listed, self._looked_at = self._listed_end(), now
+        return self._listed
 
 
 def _change_of(log: CommitLog) -> tuple[int | None, ...]:

@@ -333,13 +333,13 @@ def _in_log_order(place: _Place) -> tuple[int, int]:
 _NAMES = tuple(column.name for column in COLUMNS)  # the fields of a Message, in its order
 
 
-def _in_time(view: QueueView, part: QueueSlice, begin: int, end: int | None) -> QueueSlice:
-    start, stop = part.start, part.stop
+def _in_time(view: QueueView, slice_: QueueSlice, begin: int, end: int | None) -> QueueSlice:
+    start, stop = slice_.start, slice_.stop
     if begin > 0:
-        start = max(start, view.first_since(part.queue, begin))
+        start = max(start, view.first_since(slice_.queue, begin))
     if end is not None:
-        stop = min(stop, view.first_since(part.queue, end + 1, unreadable_before=True))
-    return QueueSlice(part.queue, start, stop)
+        stop = min(stop, view.first_since(slice_.queue, end + 1, unreadable_before=True))
+    return QueueSlice(slice_.queue, start, stop)
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[Message]:

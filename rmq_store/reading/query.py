@@ -82,12 +82,12 @@ class DamageTaker:
 class DamageMode(DamageTaker):
     """What a reader of a store does in mode PERMISSIVE or DROPMALFORMED, by itself."""
 
-    def columns(self, given: Sequence[str] | None) -> Sequence[str] | None:
+    def columns(self, names: Sequence[str] | None) -> Sequence[str] | None:
         """The columns of a read: without given ones also `corruptRecord`, if there are rows with
         it."""
-        if given is None and self.mode == PERMISSIVE:
+        if names is None and self.mode == PERMISSIVE:
             return (*DEFAULT_NAMES, CORRUPT)
-        return given
+        return names
 
     def schema(self, columns: Sequence[str]) -> pa.Schema:
         """The schema of batches with these columns."""
@@ -277,14 +277,14 @@ class Query:
         on_damage = handler_of(how.get("on_damage"))
         if isinstance(on_damage, DamageMode):
             columns = on_damage.columns(columns)
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             **how,
             "columns": column_names(columns),
             "tags": parse_tags(how.get("tags")),
             "keys": None if keys is None else frozenset(keys),
             "on_damage": on_damage,
         }
-        query = cls(**given, verify_queue=verify_queue)
+        query = cls(**options, verify_queue=verify_queue)
         if query.encoded and isinstance(on_damage, DamageMode):
             raise InvalidArgumentError(
                 reason="a mode of damage has no encoded columns", advice="Leave encoded out"
@@ -294,33 +294,33 @@ class Query:
         return query
 
 
-def several_values(name: str, given: Any, kind: type = str) -> tuple[Any, ...] | None:
+def several_values(name: str, given_value: Any, kind: type = str) -> tuple[Any, ...] | None:
     """The values of an argument that takes one or several of a `kind`, texts or whole numbers; None stays.
 
     Raises InvalidArgumentError for others.
     """
-    if given is None:
+    if given_value is None:
         return None
-    values = (given,) if isinstance(given, kind) else given
+    values = (given_value,) if isinstance(given_value, kind) else given_value
     chosen = tuple(values) if isinstance(values, Iterable) else (values,)
     if not all(isinstance(value, kind) for value in chosen):
         what = "a text" if kind is str else "a whole number"
-        raise InvalidArgumentError(reason=f"{name} is {what}, or several", actual=repr(given))
+        raise InvalidArgumentError(reason=f"{name} is {what}, or several", actual=repr(given_value))
     return chosen
 
 
-def text(name: str, given: Any) -> str:
+def text(name: str, value: Any) -> str:
     """The value of an argument that takes a text. Raises InvalidArgumentError for another."""
-    if not isinstance(given, str):
-        raise InvalidArgumentError(reason=f"{name} is a text", actual=repr(given))
-    return given
+    if not isinstance(value, str):
+        raise InvalidArgumentError(reason=f"{name} is a text", actual=repr(value))
+    return value
 
 
-def number(name: str, given: Any) -> Any:
+def number(name: str, value: Any) -> Any:
     """The value of an argument that takes a whole number. Raises InvalidArgumentError for another."""
-    if given is not None and not isinstance(given, Integral):
-        raise InvalidArgumentError(reason=f"{name} is a whole number", actual=repr(given))
-    return given
+    if value is not None and not isinstance(value, Integral):
+        raise InvalidArgumentError(reason=f"{name} is a whole number", actual=repr(value))
+    return value
 
 
 def positive_number(name: str, value: int) -> int:

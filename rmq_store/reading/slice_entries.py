@@ -124,25 +124,25 @@ class WantedEntries:
 
     def wanted(self, slices: Sequence[QueueSlice]) -> Iterator[ListedEntries]:
         """The wanted entries of all slices, in log order unless the caller lets go of it."""
-        parts = [part for part in slices if part.start < part.stop]
-        ends = [-1] * len(parts)
-        batched = {part.queue for part in parts if self._view.is_batch(part.queue)}
-        before = _stops_before(parts) if batched and self._reads_log else [-1] * len(parts)
+        filled = [slice_ for slice_ in slices if slice_.start < slice_.stop]
+        ends = [-1] * len(filled)
+        batched = {slice_.queue for slice_ in filled if self._view.is_batch(slice_.queue)}
+        before = _stops_before(filled) if batched and self._reads_log else [-1] * len(filled)
 
         def keep(number: int, entries: Entries) -> Entries:
-            part = parts[number]
-            if before[number] >= 0 and part.queue in batched:
+            slice_ = filled[number]
+            if before[number] >= 0 and slice_.queue in batched:
                 entries = entries.take(entries.offset >= before[number])
-            entries = self._leading(part, entries)
-            wanted = self._with_tags(part.queue, entries)
+            entries = self._leading(slice_, entries)
+            wanted = self._with_tags(slice_.queue, entries)
             if not self._reads_log and len(wanted):
-                wanted, ends[number] = self._trusted(part, wanted, ends[number])
+                wanted, ends[number] = self._trusted(slice_, wanted, ends[number])
             return wanted
 
         # Records are read in the order of the log in any case, to go through it once.
         ordered = in_log_order if self._query.log_order or self._reads_log else queue_after_queue
         return ordered(
-            parts,
+            filled,
             self._view.entries_with_ext
             if self._query.unwrap_batches
             else self._view.entries_starting_in,
@@ -152,15 +152,15 @@ class WantedEntries:
             first_rows=self._query.first_batch_rows,
         )
 
-    def _leading(self, part: QueueSlice, entries: Entries) -> Entries:
+    def _leading(self, slice_: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that point nowhere, which are reported."""
         if not queue_entries.all_lead(entries.log_offset.data, entries.size.data, self._log_end):
             leads = entries.points_to_record & (entries.log_offset <= self._log_end - entries.size)
-            others = self._report_missing_files(part, entries.take(~leads))
-            self._report_dead_ends(part.queue, others)
+            others = self._report_missing_files(slice_, entries.take(~leads))
+            self._report_dead_ends(slice_.queue, others)
             entries = entries.take(leads)
         if self._holes and not self._reads_log:
-            entries = self._in_files(part.queue, entries)
+            entries = self._in_files(slice_.queue, entries)
         return entries
 
     def _with_tags(self, queue: QueueId, entries: Entries) -> Entries:
@@ -184,7 +184,7 @@ class WantedEntries:
                 self._damaged(error, entries.listed_at(queue, row))
         return entries.take(held)
 
-    def _trusted(self, part: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
+    def _trusted(self, slice_: QueueSlice, entries: Entries, end: int) -> tuple[Entries, int]:
         """Entries that are trusted without their record. Each must point after the one before.
 
         `end` is the end of the record before them. Also returns the new end.
@@ -194,7 +194,7 @@ class WantedEntries:
             back = entries.log_offset < np.maximum.accumulate(before)
             for row in np.flatnonzero(back).tolist():
                 # Its neighbours may be the wrong ones: how many messages it hides is not known.
-                entry = entries.listed_at(part.queue, row)._replace(messages=0)
+                entry = entries.listed_at(slice_.queue, row)._replace(messages=0)
                 self._refuse(
                     entry,
                     f"an entry of queue {entry.name} points back in the log",
@@ -206,15 +206,15 @@ class WantedEntries:
             if not len(entries):
                 return entries, end
         end = int(entries.log_offset[-1] + entries.size[-1])
-        if self._query.unwrap_batches and self._view.is_batch(part.queue):
-            entries = _each_message(self._countable(part, entries), part)
+        if self._query.unwrap_batches and self._view.is_batch(slice_.queue):
+            entries = _each_message(self._countable(slice_, entries), slice_)
         return entries, end
 
-    def _countable(self, part: QueueSlice, entries: Entries) -> Entries:
+    def _countable(self, slice_: QueueSlice, entries: Entries) -> Entries:
         """The entries without those that claim more messages than one can: batchSize is a Java short."""
         large = entries.count > _MOST_MESSAGES
         for row in np.flatnonzero(large).tolist():
-            entry = entries.listed_at(part.queue, row)
+            entry = entries.listed_at(slice_.queue, row)
             self._refuse(
                 entry,
                 f"an inner batch of queue {entry.name} claims to have {entry.messages:,} messages",
@@ -222,16 +222,16 @@ class WantedEntries:
             )
         return entries.take(~large) if large.any() else entries
 
-    def _report_missing_files(self, part: QueueSlice, entries: Entries) -> Entries:
+    def _report_missing_files(self, slice_: QueueSlice, entries: Entries) -> Entries:
         """The entries without the places of missing files, which are reported: those of one file one by one.
 
         A file that was renamed to a distant number leaves millions of such places, reported as one.
         """
-        if len(entries) and self._view.was_deleted(part.queue):
-            entry = entries.listed_at(part.queue, 0)._replace(messages=int(entries.count.sum()))
+        if len(entries) and self._view.was_deleted(slice_.queue):
+            entry = entries.listed_at(slice_.queue, 0)._replace(messages=int(entries.count.sum()))
             last = entry.queue_offset + entry.messages - 1
             error = MissingFileError(
-                self._view.folder(part.queue),
+                self._view.folder(slice_.queue),
                 reason=f"queue {entry.name} was deleted with its topic since the store was opened: its "
                 f"queue offsets {entry.queue_offset} to {last} are gone",
                 advice=f"Open the store again to read what it has now. {_SKIP_IT}",
@@ -239,13 +239,13 @@ class WantedEntries:
             self._damaged(error, entry)
             return entries.take(slice(0))
         for start, stop, as_one in (
-            self._view.offsets_without_file(part.queue) if len(entries) else ()
+            self._view.offsets_without_file(slice_.queue) if len(entries) else ()
         ):
-            first, behind = max(start, part.start), min(stop, part.stop)
+            first, behind = max(start, slice_.start), min(stop, slice_.stop)
             inside = (entries.offset >= first) & (entries.offset < behind)
             count = behind - first if as_one else 1
             for offset in entries.offset[inside & ((entries.offset - first) % count == 0)].tolist():
-                entry = ListedAt(*part.queue, offset, 0, 0, count)
+                entry = ListedAt(*slice_.queue, offset, 0, 0, count)
                 offsets = f"s {offset} to {offset + count - 1}" if count > 1 else f" {offset}"
                 self._refuse(
                     entry,
@@ -297,14 +297,14 @@ def _stops_before(parts: Sequence[QueueSlice]) -> list[int]:
     return stops
 
 
-def _each_message(entries: Entries, part: QueueSlice) -> Entries:
-    """The entries of `part` with one entry per message, where an entry has several messages."""
+def _each_message(entries: Entries, slice_: QueueSlice) -> Entries:
+    """The entries of `slice_` with one entry per message, where an entry has several messages."""
     counts = entries.count
     first = np.repeat(np.cumsum(counts) - counts, counts)
     many = entries.take(np.repeat(np.arange(len(entries)), counts))
     offset = many.offset + np.arange(len(many)) - first
     many = replace(many, offset=offset, count=np.ones_like(offset))
-    return many.take((offset >= part.start) & (offset < part.stop))
+    return many.take((offset >= slice_.start) & (offset < slice_.stop))
 
 
 class EntryCheck:

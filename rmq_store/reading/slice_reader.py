@@ -122,15 +122,17 @@ class SliceReader:
         self._broker_name = broker_name
         self._damages = 0
         # To be reported once it is certain that all bytes were there.
-        self._found: list[StoreError] = []
+        self._errors: list[StoreError] = []
         self._first: StoreError | None = None  # of those that end the read
         self.log, self.log_end = view.log, view.log_end
         self.query = query
-        self._asked = column_names(query.columns)
+        self._selected = column_names(query.columns)
         # Members of batches are sorted in log order by the position of their record.
-        ordered = query.unwrap_batches and _PLACE not in self._asked
+        ordered = query.unwrap_batches and _PLACE not in self._selected
         self._builder = BatchBuilder(
-            broker_name, (*self._asked, _PLACE) if ordered else self._asked, encoded=query.encoded
+            broker_name,
+            (*self._selected, _PLACE) if ordered else self._selected,
+            encoded=query.encoded,
         )
         self._hides_place = ordered
         self._filters = query.tags is not None or query.keys is not None
@@ -158,7 +160,7 @@ class SliceReader:
         def batches() -> Iterator[pa.RecordBatch]:
             self._damaged(error, entry)
             self._report()
-            yield self._builder.empty().select(self._asked)
+            yield self._builder.empty().select(self._selected)
 
         return self._in_mode(batches())
 
@@ -179,14 +181,14 @@ class SliceReader:
     def _in_mode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         taker = self.query.on_damage
         if isinstance(taker, DamageMode):
-            return taker.applied(batches, self._broker_name, self._asked)
+            return taker.applied(batches, self._broker_name, self._selected)
         return batches
 
     def _sound_batches(self, pieces: Iterable[ListedEntries]) -> Iterator[pa.RecordBatch]:
         rows_next = self.query.first_batch_rows or self.query.batch_rows
         reported = 0
         for piece in pieces:
-            rows, at, known = self._before_damage(piece), 0, len(self._found)
+            rows, at, errors_before = self._before_damage(piece), 0, len(self._errors)
             while at < len(rows):
                 upto = self._batch_end(rows, at, rows_next)
                 for batch in self._batches(rows.take(slice(at, upto))):
@@ -194,9 +196,11 @@ class SliceReader:
                     if batch.num_rows or self._damages != reported:
                         rows_next = self.query.batch_rows
                         reported = self._damages
-                        yield batch.select(self._asked) if self._hides_place else batch
+                        yield batch.select(self._selected) if self._hides_place else batch
                 at = upto
-                if len(self._found) > known:  # of this batch, whatever is known of later ones
+                if (
+                    len(self._errors) > errors_before
+                ):  # of this batch, whatever is known of later ones
                     self._report()
             self._report()
         self._report()
@@ -398,13 +402,13 @@ class SliceReader:
         error.entry = entry
         self._damages += 1
         if self.query.concerns is None or self.query.concerns(error):
-            self._found.append(error)
-        if self.query.on_damage is None and len(self._found) > _MOST_BEFORE_RAISED:
-            raise self._found[0]
+            self._errors.append(error)
+        if self.query.on_damage is None and len(self._errors) > _MOST_BEFORE_RAISED:
+            raise self._errors[0]
 
     def _before_damage(self, rows: ListedEntries) -> ListedEntries:
         """The rows before the message whose error ends the read; all without one."""
-        if self.query.on_damage is not None or not self._found or not len(rows):
+        if self.query.on_damage is not None or not self._errors or not len(rows):
             return rows
         place = len(rows)
         for error, behind in self._places_of_damage(rows):
@@ -416,13 +420,13 @@ class SliceReader:
     def _places_of_damage(self, rows: ListedEntries) -> Iterator[tuple[StoreError, Mask]]:
         """Errors, and which rows are at or after the message of each: the first by the place in the log,
         and the first of each queue, for entries that lead nowhere."""
-        known = [(error.entry, error) for error in self._found if error.entry is not None]
-        there = [(entry.log_offset, error) for entry, error in known if entry.size > 0]
-        if there:
-            at, error = min(there, key=lambda place: place[0])
+        errors = [(error.entry, error) for error in self._errors if error.entry is not None]
+        places = [(entry.log_offset, error) for entry, error in errors if entry.size > 0]
+        if places:
+            at, error = min(places, key=lambda place: place[0])
             yield error, rows.log_offset >= at
         firsts: dict[QueueId, tuple[int, StoreError]] = {}
-        for entry, error in known:
+        for entry, error in errors:
             queue = QueueId(entry.topic, entry.queue_id)
             if queue not in firsts or entry.queue_offset < firsts[queue][0]:
                 firsts[queue] = entry.queue_offset, error
@@ -434,15 +438,15 @@ class SliceReader:
     def _pass_on(self) -> None:
         """Hand the errors to who takes them, before the batch that lacks their messages."""
         if self.query.on_damage is not None:
-            errors, self._found = self._found, []
+            errors, self._errors = self._errors, []
             for error in errors:
                 self.query.on_damage(error)
 
     def _report(self) -> None:
         """As `_pass_on`; raise the first error if nothing takes them, after the batch of those before."""
         self._pass_on()
-        if self._found:
-            raise self._first or self._found[0]
+        if self._errors:
+            raise self._first or self._errors[0]
 
 
 def ranges_of_slices(slices: Sequence[QueueSlice]) -> RangesOf:

@@ -473,11 +473,11 @@ class StoreReader:
         queue_ids = several_values("queue_ids", queue_ids, Integral)
         slices = [
             QueueSlice(
-                part.queue,
-                max(part.start, start or 0),
-                part.stop if stop is None else min(part.stop, stop),
+                slice_.queue,
+                max(slice_.start, start or 0),
+                slice_.stop if stop is None else min(slice_.stop, stop),
             )
-            for part in self.ranges_for(how.get("compacted", True)).ranges_of(names, queue_ids)
+            for slice_ in self.ranges_for(how.get("compacted", True)).ranges_of(names, queue_ids)
         ]
         return self.read_slices(slices, tags=tags, columns=columns, **how)
 

@@ -248,11 +248,11 @@ def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
     for queue, is_batch in queues.queues_in_folders().items():
         yield from _queue_files(queues, queue, config, is_batch)
         if is_batch != (queue.topic in batch):
-            declared, there = ("plain", "batch") if is_batch else ("batch", "plain")
+            declared_kind, found_kind = ("plain", "batch") if is_batch else ("batch", "plain")
             yield RefusedFile(
                 OTHER,
                 str(path / CONFIG_DIR / TOPICS_FILE),
-                f"topic {queue.topic} has {there} queues, and {declared} ones by this file",
+                f"topic {queue.topic} has {found_kind} queues, and {declared_kind} ones by this file",
                 "declare the topic as its queues are (attribute queue.type)",
             )
             batch ^= {queue.topic}  # said once

@@ -304,11 +304,11 @@ def dead_letters(inquiry: Inquiry) -> Section:
     """Messages that consumer groups gave up: how many of which group, and the newest."""
     store = inquiry.store
     section = Section("dead-letters", "Dead letters", commands=[inquiry.command("dlq")])
-    ranges = [part for part in dead_ranges(store) if len(part)]
+    ranges = [slice_ for slice_ in dead_ranges(store) if len(slice_)]
     if not ranges:
         return replace(section, about="No group gave up a message.")
     most = max(1, inquiry.bounds.held // len(ranges))
-    newest = tuple(part.cut(part.stop - most, part.stop) for part in ranges)
+    newest = tuple(slice_.cut(slice_.stop - most, slice_.stop) for slice_ in ranges)
     every, read = sum(map(len, ranges)), sum(map(len, newest))
     answer = dead_letters_in(store, newest, top=_LISTED)
     trace, more = partial(_trace, inquiry), sentence_of_rest(read, _LISTED)

@@ -117,11 +117,11 @@ def _topics_plot(topics: Sequence[dict[str, Any]], every: int) -> Plot:
 
 def _by_day(inquiry: Inquiry) -> dict[date | None, dict[str, list[int]]]:
     """Messages and bytes by day, oldest first: topic -> [messages, bytes]. Unknown days come first."""
-    found: dict[date | None, dict[str, list[int]]] = {}
+    days: dict[date | None, dict[str, list[int]]] = {}
     for row in inquiry.usage.by("topic", "day"):
         if not row["shared"]:
-            found.setdefault(row["day"], {})[row["topic"]] = [row["messages"], row["bytes"]]
-    return {day: found[day] for day in sorted(found, key=lambda day: day or date.min)}
+            days.setdefault(row["day"], {})[row["topic"]] = [row["messages"], row["bytes"]]
+    return {day: days[day] for day in sorted(days, key=lambda day: day or date.min)}
 
 
 def _day_name(day: date | None) -> str:
@@ -162,19 +162,19 @@ def _legend(axes: Axes, narrow: bool) -> None:
 
 def rate(inquiry: Inquiry) -> Section:
     """Messages per second over the store's time."""
-    found = message_rate(inquiry.store)
+    rates = message_rate(inquiry.store)
     title = "When messages were stored"
-    if not found.edges and inquiry.messages:
+    if not rates.edges and inquiry.messages:
         why = "The records of the log are not in the order of their store times, or have none."
         unseen = ["Messages by time: the log is not in the order of its store times."]
         return Section("rate", title, why, unseen=unseen)
-    if not found.messages:
+    if not rates.messages:
         return Section("rate", title, "No queue has a message.")
     leading = inquiry.leading
-    counts = np.zeros((len(leading) + 1, len(found.edges) - 1))
-    for topic, some in found.counts.items():
+    counts = np.zeros((len(leading) + 1, len(rates.edges) - 1))
+    for topic, some in rates.counts.items():
         counts[leading.index(topic) if topic in leading else len(leading)] += some
-    edges = np.array(found.edges, dtype=float)
+    edges = np.array(rates.edges, dtype=float)
     seconds = np.diff(edges) / 1000
 
     def draw(axes: Axes, narrow: bool) -> None:
@@ -190,7 +190,7 @@ def rate(inquiry: Inquiry) -> Section:
     return Section(
         "rate",
         title,
-        f"{found.messages:,} messages in {len(seconds):,} periods of about {period}; the busiest had "
+        f"{rates.messages:,} messages in {len(seconds):,} periods of about {period}; the busiest had "
         f"{counts[:, busiest].sum() / seconds[busiest]:,.1f} messages per second.",
         plots=[Plot("plot-rate", "Messages per second over store time, UTC", draw)],
         commands=[inquiry.command("usage", "--by", "day"), inquiry.command("queues")],

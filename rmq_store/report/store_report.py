@@ -170,11 +170,11 @@ def _remark(inquiry: Inquiry, finding: Finding, places: int = 1) -> Remark:
 def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
     rows = [
         [
-            *(text(one.severity.value), text(one.code), text(one.path)),
-            ReportCell("" if one.start is None else f"{one.start:,} to {one.stop:,}"),
-            *(text(one.meaning), text(one.advice)),
+            *(text(finding.severity.value), text(finding.code), text(finding.path)),
+            ReportCell("" if finding.start is None else f"{finding.start:,} to {finding.stop:,}"),
+            *(text(finding.meaning), text(finding.advice)),
         ]
-        for one in findings
+        for finding in findings
     ]
     columns = ("severity", "code", "file", "bytes of it", "meaning", "advice")
     more = sentence_of_rest(len(rows), _ROWS)
@@ -184,7 +184,7 @@ def _findings_grids(findings: Iterable[Finding]) -> list[Grid]:
 _REMARKS = 10  # findings of a section that are listed at the start of the report
 
 
-class _Asked(NamedTuple):
+class _SectionMaker(NamedTuple):
     """A section: where it stands, the function that makes it, and the command that asks the same."""
 
     anchor: str
@@ -194,18 +194,18 @@ class _Asked(NamedTuple):
 
 
 _SECTIONS = (
-    _Asked("facts", "The store", facts, ("info",)),
-    _Asked("files", "Files", files, ("info",)),
-    _Asked("damage", "Damage", damage, ("verify",)),
-    _Asked("space", "What fills the log", space.space, ("usage",)),
-    _Asked("rate", "When messages were stored", space.rate, ("usage", "--by", "day")),
-    _Asked("lag", "Consumer groups", consumers.lag, ("lag",)),
-    _Asked("retention", "What retention takes", consumers.retention, ("retention",)),
-    _Asked("scheduled", "Scheduled messages", consumers.scheduled, ("verify",)),
-    _Asked("transactions", "Transactions", consumers.transactions, ("verify",)),
-    _Asked("dead-letters", "Dead letters", consumers.dead_letters, ("verify",)),
-    _Asked("retries", "Retries", consumers.retries, ("verify",)),
-    _Asked("largest", "The largest messages", space.largest, ("usage",)),
+    _SectionMaker("facts", "The store", facts, ("info",)),
+    _SectionMaker("files", "Files", files, ("info",)),
+    _SectionMaker("damage", "Damage", damage, ("verify",)),
+    _SectionMaker("space", "What fills the log", space.space, ("usage",)),
+    _SectionMaker("rate", "When messages were stored", space.rate, ("usage", "--by", "day")),
+    _SectionMaker("lag", "Consumer groups", consumers.lag, ("lag",)),
+    _SectionMaker("retention", "What retention takes", consumers.retention, ("retention",)),
+    _SectionMaker("scheduled", "Scheduled messages", consumers.scheduled, ("verify",)),
+    _SectionMaker("transactions", "Transactions", consumers.transactions, ("verify",)),
+    _SectionMaker("dead-letters", "Dead letters", consumers.dead_letters, ("verify",)),
+    _SectionMaker("retries", "Retries", consumers.retries, ("verify",)),
+    _SectionMaker("largest", "The largest messages", space.largest, ("usage",)),
 )
 SECTIONS = {one.anchor: one.title for one in _SECTIONS}
 
@@ -239,22 +239,22 @@ def store_report(
             checked = verify or (chain.cost.grows and chain.stop - chain.start <= limits.verified)
             progress = on_open(store) if checked else None
             inquiry = Inquiry(store, named, limits, now, checked, progress)
-            sections = [section_of(inquiry, one.anchor) for one in _SECTIONS]
+            sections = [section_of(inquiry, maker.anchor) for maker in _SECTIONS]
     except StoreError as error:
         info = store_info(path, broker_name=broker_name, broker_conf=broker_conf)
         sections = [facts_from(info, named)]
-        for one in _SECTIONS[1:]:
+        for maker in _SECTIONS[1:]:
             sections.append(
-                failed_section(one.anchor, one.title, error, named.command(*one.command))
+                failed_section(maker.anchor, maker.title, error, named.command(*maker.command))
             )
     return Report(named.path, now, version("rmqstore"), sections)
 
 
 def section_of(inquiry: Inquiry, anchor: str) -> Section:
     """A section by its anchor, one of SECTIONS; what cannot be made says why."""
-    (asked,) = (one for one in _SECTIONS if one.anchor == anchor)
+    (maker,) = (row for row in _SECTIONS if row.anchor == anchor)
     try:
-        section = asked.make(inquiry)
+        section = maker.make(inquiry)
         worst = worst_first(section.remarks)
         if rest := worst[_REMARKS:]:
             text = f"{len(rest):,} more findings are in the section {section.title}"
@@ -264,6 +264,6 @@ def section_of(inquiry: Inquiry, anchor: str) -> Section:
     except (StoreError, OSError) as error:
         fault: Exception = error
     except Exception as error:  # of any kind: one section must not cost the report
-        LOG.exception("the section %s cannot be made", asked.title)
+        LOG.exception("the section %s cannot be made", maker.title)
         fault = RuntimeError(f"{error!r}: a damaged number of the store, or a fault of rmqstore")
-    return failed_section(anchor, asked.title, fault, inquiry.command(*asked.command))
+    return failed_section(anchor, maker.title, fault, inquiry.command(*maker.command))

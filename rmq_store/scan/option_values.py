@@ -36,14 +36,14 @@ def flag(value: str) -> bool:
     return word == "true"
 
 
-def parser_of_words(*known: str) -> Callable[[str], str]:
+def parser_of_words(*choices: str) -> Callable[[str], str]:
     """A parser for one of some words, compared without case."""
 
     def parse(value: str) -> str:
-        for word in known:
+        for word in choices:
             if word.casefold() == value.strip().casefold():
                 return word
-        raise InvalidValue(f"is none of {', '.join(known)}")
+        raise InvalidValue(f"is none of {', '.join(choices)}")
 
     return parse
 
@@ -169,27 +169,27 @@ def _queue_number(value: Any, shape: str) -> int:
 def assignment(value: str) -> tuple[QueueOfBroker, ...]:
     """Queues from `{"orders": [0, 1]}`, or `{"orders": {"broker-a": [0, 1]}}`."""
     shape = '{"orders": [0, 1]}'
-    found: dict[QueueOfBroker, None] = {}
+    queues: dict[QueueOfBroker, None] = {}
     for topic, given in json_object(value, shape).items():
         by_broker = given if isinstance(given, dict) else {None: given}
         for broker, ids in by_broker.items():
             if not isinstance(ids, list):
                 raise InvalidValue(f"has no list of queue ids for {topic!r}; it looks like {shape}")
             for number in ids:
-                found[broker, QueueId(topic, _queue_number(number, shape))] = None
-    if not found:
+                queues[broker, QueueId(topic, _queue_number(number, shape))] = None
+    if not queues:
         raise InvalidValue("names no queue")
-    return tuple(found)
+    return tuple(queues)
 
 
 def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
     """Numbers by queue, from `{"orders": {"0": 23}}` or `{"orders": {"broker-a": {"0": 23}}}`; each
     is `least` or more."""
-    found: dict[QueueOfBroker, int] = {}
-    for topic, given in json_object(value, shape).items():
-        if not isinstance(given, dict):
+    numbers: dict[QueueOfBroker, int] = {}
+    for topic, of_topic in json_object(value, shape).items():
+        if not isinstance(of_topic, dict):
             raise InvalidValue(f"has no {what}s by queue id for {topic!r}; it looks like {shape}")
-        for name, inside in given.items():
+        for name, inside in of_topic.items():
             pairs = inside.items() if isinstance(inside, dict) else [(name, inside)]
             for queue_id, number in pairs:
                 if not isinstance(number, int) or isinstance(number, bool) or number < least:
@@ -197,8 +197,8 @@ def by_queue(value: str, shape: str, least: int, what: str) -> ByQueue:
                         f"has the {what} {number!r} for {topic!r}; it looks like {shape}"
                     )
                 broker = name if isinstance(inside, dict) else None
-                found[broker, QueueId(topic, _queue_number(queue_id, shape))] = number
-    return ByQueue(found)
+                numbers[broker, QueueId(topic, _queue_number(queue_id, shape))] = number
+    return ByQueue(numbers)
 
 
 def offsets(own_end: str) -> Callable[[str], ByQueue]:

@@ -102,10 +102,10 @@ class ScanOptions(Selection):
 
         Raises InvalidArgumentError if they end before they begin.
         """
-        given = self.since, self.until
-        first, stop = (fixed_time(time, newest) for time in given)
+        times = self.since, self.until
+        first, stop = (fixed_time(time, newest) for time in times)
         fixed = replace(self, since=first, until=stop)
-        if not any(isinstance(time, int) for time in given):  # else a store without new messages
+        if not any(isinstance(time, int) for time in times):  # else a store without new messages
             refuse_reversed_ranges(fixed)
         return fixed
 
@@ -153,7 +153,7 @@ def parse_options(raw: Mapping[str, str]) -> ScanOptions:
             "Use CREATE TEMPORARY VIEW … USING rmqstore OPTIONS (path '…')",
         )
     fields: dict[str, Any] = {}
-    given: set[str] = set()
+    names: set[str] = set()
     for name, value in raw.items():
         if name.casefold() == "paths":  # how Spark passes load([a, b])
             try:
@@ -162,32 +162,32 @@ def parse_options(raw: Mapping[str, str]) -> ScanOptions:
                 raise refused_options(
                     f"option 'paths' {refused}", "Give them as load([a, b])"
                 ) from None
-            given.add("path")
+            names.add("path")
             continue
         option = _known(name)
         fields[option.field] = parse_option(option, value)
-        given.add(option.name)
+        names.add(option.name)
     for group in _EXCLUDE_EACH_OTHER:
-        both = [name for name in group if name in given]
+        both = [name for name in group if name in names]
         if len(both) > 1:
             raise refused_options(
                 f"options {both[0]!r} and {both[1]!r} exclude each other", "Give one of them"
             )
-    if not given & {"path", "stores"}:
+    if not names & {"path", "stores"}:
         raise refused_options(
             "no path",
             "Give the store's folder: load('/path/to/store'), or in SQL CREATE TEMPORARY VIEW … "
             "USING rmqstore OPTIONS (path '/path/to/store')",
         )
     options = ScanOptions(**fields)
-    _check_together(options, given)
+    _check_together(options, names)
     return options
 
 
-def _check_together(options: ScanOptions, given: set[str]) -> None:
+def _check_together(options: ScanOptions, names: set[str]) -> None:
     if options.source == COMMITLOG:
         for name in ("maxRecordsPerPartition", "splitBy", "verifyQueue"):
-            if name in given:
+            if name in names:
                 raise refused_options(
                     f"option {name!r} needs the queues, and source=commitlog does not read them",
                     "Leave it out; maxBytesPerPartition and minPartitions split the log",
@@ -222,12 +222,12 @@ def refuse_reversed_ranges(options: ScanOptions) -> None:
     last: _Given = ("endingTimestamp", options.until)
     _refuse_reversed("", first, last, shown_time)
     by_queue = given_offsets_and_times(options)
-    brokers = {name or "" for _, given in by_queue for name, _ in given.numbers}
+    brokers = {name or "" for _, ends in by_queue for name, _ in ends.numbers}
     for broker in sorted(brokers):  # "": what is for all of them
         of_broker = f" of broker {broker!r}" if broker else ""
-        for queue in sorted({q for _, given in by_queue for q in queues_on(broker, given.numbers)}):
+        for queue in sorted({q for _, ends in by_queue for q in queues_on(broker, ends.numbers)}):
             where = f" for queue {queue.topic}/{queue.queue_id}{of_broker}"
-            low, high, begin, end = ((name, given.of(broker, queue)) for name, given in by_queue)
+            low, high, begin, end = ((name, ends.of(broker, queue)) for name, ends in by_queue)
             # A time for all queues takes precedence.
             since = begin if options.since is None else first
             until = end if options.until is None else last

@@ -67,14 +67,14 @@ def require_known_names(stores: Sequence[StoreReader], options: ScanOptions) -> 
     Raises UnknownQueueError or InvalidArgumentError, with the nearest name. TopicWithoutQueueError
     comes last: nothing else is wrong with the names then.
     """
-    known = {topic for store in stores for topic in store.view.topics.every}
+    all_topics = {topic for store in stores for topic in store.view.topics.every}
     where = ", ".join(shown_path(str(store.path)) for store in stores)
     assign = options.assign or ()
     assigned = [queue for store in stores for queue in queues_on(store.broker_name, assign)]
     topics = dict.fromkeys([*(options.topics or ()), *(queue.topic for queue in assigned)])
     for topic in topics:
-        if topic not in known:
-            raise unknown_topic(where, topic, known)
+        if topic not in all_topics:
+            raise unknown_topic(where, topic, all_topics)
     for queue in assigned:
         _check_queue(stores, queue, where)
     _check_all_selected(stores, options)
@@ -203,21 +203,21 @@ def _as_given(options: ScanOptions) -> list[StoreToOpen]:
     ]
 
 
-def _confs_by_name(given: str | None, names: Mapping[str, str]) -> dict[str, str]:
-    if given is None:
+def _confs_by_name(value: str | None, names: Mapping[str, str]) -> dict[str, str]:
+    if value is None:
         return {}
-    if not given.lstrip().startswith("{"):
+    if not value.lstrip().startswith("{"):
         if len(names) == 1:
-            return dict.fromkeys(names, given)
+            return dict.fromkeys(names, value)
         raise InvalidArgumentError(
             reason="one brokerConf was given for several stores",
-            actual=given,
+            actual=value,
             advice='Give JSON by broker name: {"broker-a": "/data/a/broker.conf"}',
         )
     try:
-        confs = texts_by_name(given, '{"broker-a": "/data/a/broker.conf"}')
+        confs = texts_by_name(value, '{"broker-a": "/data/a/broker.conf"}')
     except ValueError as error:
-        raise InvalidArgumentError(reason=f"option 'brokerConf' {error}", actual=given) from None
+        raise InvalidArgumentError(reason=f"option 'brokerConf' {error}", actual=value) from None
     for name in confs:
         if name not in names:
             raise InvalidArgumentError(
@@ -292,10 +292,10 @@ def _store_scan(target: StoreToOpen, store: StoreReader, options: ScanOptions) -
         limits = LogLimits(WantedQueues.of(store, options))
     else:
         selected = select_ranges(store, options)
-        ranges = tuple(part for part in selected if len(part))
+        ranges = tuple(slice_ for slice_ in selected if len(slice_))
         # A table, and verifyQueue, compare the log with all queues.
         if options.table is None and not options.verify_queue:
-            snapshot = store.opening.only(part.queue for part in selected)
+            snapshot = store.opening.only(slice_.queue for slice_ in selected)
     pinned = target.pinned(store, snapshot, options.storage_options)
     errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
     return StoreScan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))

@@ -469,12 +469,12 @@ def read_messages(
     }
     if scan.limits is not None:
         assert share.slice is not None
-        unqueued, part = options.include_unqueued, share.slice
+        unqueued, in_log = options.include_unqueued, share.slice
         # A reader notices itself that no file is left.
-        if part.start is not None and store.log.chain.segments and part.start < store.log.start:
-            damage(_expired_files(store, part.start))
+        if in_log.start is not None and store.log.chain.segments and in_log.start < store.log.start:
+            damage(_expired_files(store, in_log.start))
         yield from store.read_log(
-            part.start, part.stop, limits=scan.limits, include_unqueued=unqueued, **how
+            in_log.start, in_log.stop, limits=scan.limits, include_unqueued=unqueued, **how
         )
         return
     # A share of its own reports what is missing at the ends.

@@ -97,19 +97,19 @@ def plan_keys(
     view = view or store.view
     served: list[QueueSlice] = []
     others: list[QueueSlice] = []
-    for part in ranges:
-        outside = part.queue.topic.startswith(LMQ_PREFIX) or store.view.is_batch(part.queue)
-        (others if outside or not view.is_in_log(part.queue) else served).append(part)
+    for slice_ in ranges:
+        outside = slice_.queue.topic.startswith(LMQ_PREFIX) or store.view.is_batch(slice_.queue)
+        (others if outside or not view.is_in_log(slice_.queue) else served).append(slice_)
     index = store.key_index()
     by_topic: dict[str, _Parts] = {topic: {} for topic in topics}
-    for part in served:
-        by_topic.setdefault(part.queue.topic, {}).setdefault(part.queue, []).append(part)
+    for slice_ in served:
+        by_topic.setdefault(slice_.queue.topic, {}).setdefault(slice_.queue, []).append(slice_)
     # A UNIQ_KEY is one item, whatever it has; of all of KEYS each word is one.
     words = {word for key in keys for word in (key, indexed_word(key)) if word}
     wanted = [(topic, word) for topic in by_topic for word in words]
-    found = index.indexed(wanted)
+    by_topic_hits = index.indexed(wanted)
     gaps = list(index.to_read())
-    if sum(map(len, found.values())) > MOST_HITS:
+    if sum(map(len, by_topic_hits.values())) > MOST_HITS:
         return None
     by_request = store.log.chain.cost.looks_at_once > 1
     if by_request and by_topic:
@@ -118,13 +118,13 @@ def plan_keys(
         if missed is not None:
             gaps = []
             for topic, offsets in missed.items():
-                found[topic] |= offsets
-    looks = sum(len(offsets) * len(by_topic[topic]) for topic, offsets in found.items())
-    said = _said_places(store, found) if by_request or looks > _MOST_LOOKS else {}
+                by_topic_hits[topic] |= offsets
+    looks = sum(len(offsets) * len(by_topic[topic]) for topic, offsets in by_topic_hits.items())
+    said = _said_places(store, by_topic_hits) if by_request or looks > _MOST_LOOKS else {}
     start, end = store.log_range()
     hits: list[tuple[int, QueueSlice]] = []
     unlisted: dict[int, str] = {}
-    for topic, offsets in found.items():
+    for topic, offsets in by_topic_hits.items():
         for offset in sorted(offsets):
             in_gap = any(low <= offset < high for low, high in gaps)
             if not in_gap and start <= offset < end:
@@ -151,14 +151,14 @@ def is_listed_at(store: StoreReader, queue: QueueId, log_offset: int) -> bool:
     return at < store.max_offset(*queue) and store.log_offset_of(queue, at) == log_offset
 
 
-def _said_places(store: StoreReader, found: Mapping[str, Collection[int]]) -> dict[int, QueueSlice]:
+def _said_places(store: StoreReader, hits: Mapping[str, Collection[int]]) -> dict[int, QueueSlice]:
     """The queue entries that the records at these log offsets name.
 
     Reads the records in parallel, then the entries. Empty for many records, because then the queues
     are smaller.
     """
     start, end = store.log_range()
-    offsets = [o for of_topic in found.values() for o in of_topic if start <= o < end]
+    offsets = [o for of_topic in hits.values() for o in of_topic if start <= o < end]
     if store.log.chain.cost.looks_at_once > 1 and len(offsets) > _MOST_RECORDS:
         return {}
     store.log.chain.fetch((offset, offset + 1) for offset in offsets)
@@ -179,10 +179,10 @@ def _entries_at(
             return []
         if store.log_offset_of(said.queue, said.start) == log_offset:
             return [said] if _is_in(parts, said) else []
-    for part in (part for of_queue in parts.values() for part in of_queue):
-        at = store.view.offset_at_log(part.queue, log_offset)
-        if part.start <= at < part.stop and store.log_offset_of(part.queue, at) == log_offset:
-            slices.append(QueueSlice(part.queue, at, at + 1))
+    for slice_ in (slice_ for of_queue in parts.values() for slice_ in of_queue):
+        at = store.view.offset_at_log(slice_.queue, log_offset)
+        if slice_.start <= at < slice_.stop and store.log_offset_of(slice_.queue, at) == log_offset:
+            slices.append(QueueSlice(slice_.queue, at, at + 1))
     return slices
 
 
@@ -275,14 +275,14 @@ def log_range_of_slices(
 ) -> tuple[int, int]:
     """About where in the log the entries of some slices begin and end; the whole log for many."""
     start, end = store.log_range()
-    some = [part for part in slices if len(part)]
+    some = [slice_ for slice_ in slices if len(slice_)]
     if not some:
         return end, end
     if len(some) > _MOST_LOOKED_UP:
         return start, end
     try:
-        first = min(view.log_offset_of(part.queue, part.start) for part in some)
-        last = max(view.log_offset_of(part.queue, part.stop - 1) for part in some)
+        first = min(view.log_offset_of(slice_.queue, slice_.start) for slice_ in some)
+        last = max(view.log_offset_of(slice_.queue, slice_.stop - 1) for slice_ in some)
     except StoreError:
         return start, end  # the read says what is wrong there
     return max(start, first), min(end, last)

@@ -44,29 +44,29 @@ class Stretch(NamedTuple):
     entries: float = 0.0
 
 
-def sample_offsets(part: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL) -> list[int]:
-    """Evenly spaced queue offsets of `part`, including its first, where `queues` share the `samples`."""
+def sample_offsets(slice_: QueueSlice, queues: int, samples: int = SAMPLES_IN_ALL) -> list[int]:
+    """Evenly spaced queue offsets of `slice_`, including its first, where `queues` share the `samples`."""
     most = max(1, min(SAMPLES_PER_QUEUE, samples // max(1, queues)))
-    count = min(most, len(part))
-    return [part.start + len(part) * i // count for i in range(count)]
+    count = min(most, len(slice_))
+    return [slice_.start + len(slice_) * i // count for i in range(count)]
 
 
 def stretches_of_range(
-    part: QueueSlice, queues: int, entry_at: EntryAt, samples: int = SAMPLES_IN_ALL
+    slice_: QueueSlice, queues: int, entry_at: EntryAt, samples: int = SAMPLES_IN_ALL
 ) -> Iterator[Stretch]:
-    """The positions and bytes of the records of `part`, estimated from its entries at `sample_offsets`."""
-    some = sample_offsets(part, queues, samples)
-    offsets = dict.fromkeys((*some, part.stop - 1)) if len(part) else ()
-    entries = [(offset, entry_at(part.queue, offset)) for offset in offsets]
-    known = [(offset, entry) for offset, entry in entries if entry is not None]
-    for (offset, here), (end, there) in pairwise(known):
+    """The positions and bytes of the records of `slice_`, estimated from its entries at `sample_offsets`."""
+    some = sample_offsets(slice_, queues, samples)
+    offsets = dict.fromkeys((*some, slice_.stop - 1)) if len(slice_) else ()
+    entries = [(offset, entry_at(slice_.queue, offset)) for offset in offsets]
+    readable = [(offset, entry) for offset, entry in entries if entry is not None]
+    for (offset, here), (end, there) in pairwise(readable):
         low, high = sorted((here.log_offset, there.log_offset))
         size = (end - offset) * (here.size + there.size) / 2
         # A queue may claim 2^62 messages; not more can be there than bytes.
         most = max(high - low, 1)
         yield Stretch(low, low + most, min(size, most), min(end - offset, most))
-    if known:
-        last = known[-1][1]
+    if readable:
+        last = readable[-1][1]
         yield Stretch(last.log_offset, last.log_offset + max(1, round(last.size)), last.size, 1)
 
 
@@ -132,28 +132,30 @@ def log_slices_of_ranges(
     log, if known. One that fits into a slice is not cut, and few of its queues are looked at.
     `selected_bytes`: an estimate by an earlier plan; few slices need few samples.
     """
-    parts = [part for part in wanted if len(part)]
+    filled = [slice_ for slice_ in wanted if len(slice_)]
     is_one_slice = log_bytes is not None and log_bytes <= target_bytes and min_slices <= 1
     is_one_slice = is_one_slice and max_entries is None
     most = QUEUES_OF_ONE_SLICE if is_one_slice else QUEUES_IN_ALL
     # Of one slice the first entry of each range, and the last.
-    samples = len(parts) if is_one_slice else SAMPLES_IN_ALL
+    samples = len(filled) if is_one_slice else SAMPLES_IN_ALL
     if selected_bytes is not None:
         expected = max(min_slices, -(-selected_bytes // target_bytes))
-        enough = max(SAMPLES_OF_ONE_SLICE * expected, LEAST_SAMPLES_OF_A_QUEUE * len(parts))
+        enough = max(SAMPLES_OF_ONE_SLICE * expected, LEAST_SAMPLES_OF_A_QUEUE * len(filled))
         samples = min(samples, enough)
 
     def slices_of(sampled: Iterable[tuple[QueueSlice, float]]) -> list[LogSlice]:
         slices = (
             Stretch(s.start, s.stop, s.selected_bytes * stands_for, s.entries * stands_for)
-            for part, stands_for in sampled
-            for s in stretches_of_range(part, len(parts), entry_at, samples)
+            for slice_, stands_for in sampled
+            for s in stretches_of_range(slice_, len(filled), entry_at, samples)
         )
         return cut_stretches(slices, target_bytes, min_slices, max_entries)
 
     # Where all entries that were looked at are damaged or gone, others may not be, and the read reports it.
-    slices = slices_of(ranges_to_sample(parts, most)) or slices_of((part, 1.0) for part in parts)
-    return slices or [LogSlice(None, None, 0)] * bool(parts)
+    slices = slices_of(ranges_to_sample(filled, most)) or slices_of(
+        (slice_, 1.0) for slice_ in filled
+    )
+    return slices or [LogSlice(None, None, 0)] * bool(filled)
 
 
 def ranges_by_log_slice(
@@ -167,29 +169,29 @@ def ranges_by_log_slice(
     Ranges without messages are in the first. `view`: what the ranges are of; default: the queues themselves.
     """
     view = view or store.view
-    some = [part for part in ranges if len(part)]
+    some = [slice_ for slice_ in ranges if len(slice_)]
     cuts = log_slices_of_ranges(some, prefetched_entry_at(store, some, view), target_bytes)
     parts = [parts_in_log_slice(some, cut, view.offset_at_log) for cut in cuts]
-    parts[:1] = [[part for part in ranges if not len(part)] + (parts[0] if parts else [])]
+    parts[:1] = [[slice_ for slice_ in ranges if not len(slice_)] + (parts[0] if parts else [])]
     return [tuple(part) for part in parts if part]
 
 
 def ranges_to_sample(
-    parts: Sequence[QueueSlice], most: int = QUEUES_IN_ALL
+    ranges: Sequence[QueueSlice], most: int = QUEUES_IN_ALL
 ) -> list[tuple[QueueSlice, float]]:
     """The ranges whose entries are sampled, and for how many times its size each of them stands.
 
     All of them, up to `most`. Of more, the longest half of that number, and as many of the
     others, evenly by length, which stand for all others.
     """
-    if len(parts) <= most:
-        return [(part, 1.0) for part in parts]
-    by_length = sorted(parts, key=len, reverse=True)
+    if len(ranges) <= most:
+        return [(slice_, 1.0) for slice_ in ranges]
+    by_length = sorted(ranges, key=len, reverse=True)
     half = most // 2
     longest, others = by_length[:half], by_length[half:]
     some = [others[len(others) * i // half] for i in range(half)]
     stands_for = sum(map(len, others)) / sum(map(len, some))
-    return [(part, 1.0) for part in longest] + [(part, stands_for) for part in some]
+    return [(slice_, 1.0) for slice_ in longest] + [(slice_, stands_for) for slice_ in some]
 
 
 def even_slices(start: int, stop: int, target_bytes: int, min_slices: int = 1) -> list[LogSlice]:
@@ -241,36 +243,36 @@ def bins_of_ranges(
     are placed first, each into the emptiest bin (the longest processing time rule).
     """
     weighted = [
-        (max(size / target_bytes, len(part) / max_entries if max_entries else 0.0), part)
-        for part, size in sized
-        if len(part)
+        (max(size / target_bytes, len(slice_) / max_entries if max_entries else 0.0), slice_)
+        for slice_, size in sized
+        if len(slice_)
     ]
     count = math.ceil(sum(min(1.0, weight) for weight, _ in weighted))
     count = min(len(weighted), max(min_bins, count))
     bins: list[list[QueueSlice]] = [[] for _ in range(count)]
     heap = [(0.0, number) for number in range(count)]
-    for weight, part in sorted(weighted, key=lambda pair: -pair[0]):
+    for weight, slice_ in sorted(weighted, key=lambda pair: -pair[0]):
         filled, number = heapq.heappop(heap)
         # Only an empty bin may overflow, because a queue is not split.
         if bins[number] and max_entries and filled + weight > 1:
             heapq.heappush(heap, (filled, number))
             filled, number = 0.0, len(bins)
             bins.append([])
-        bins[number].append(part)
+        bins[number].append(slice_)
         heapq.heappush(heap, (filled + weight, number))
     return [tuple(sorted(bin_)) for bin_ in bins if bin_]
 
 
 def joined_ranges(ranges: Iterable[QueueSlice]) -> list[QueueSlice]:
     """The ranges sorted, with adjacent and overlapping ones merged."""
-    found: list[QueueSlice] = []
-    for part in sorted(ranges):
-        last = found[-1] if found else None
-        if last is not None and last.queue == part.queue and part.start <= last.stop:
-            found[-1] = replace(last, stop=max(last.stop, part.stop))
+    joined: list[QueueSlice] = []
+    for slice_ in sorted(ranges):
+        last = joined[-1] if joined else None
+        if last is not None and last.queue == slice_.queue and slice_.start <= last.stop:
+            joined[-1] = replace(last, stop=max(last.stop, slice_.stop))
         else:
-            found.append(part)
-    return found
+            joined.append(slice_)
+    return joined
 
 
 _LEAST_BYTES = 16  # of the log for a message: a member of an inner batch has more

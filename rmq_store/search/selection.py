@@ -394,15 +394,15 @@ def slices_at_log_offsets(
     recorded = store.lookup.recorded_queue_offset
     entries = {at: recorded(at) if start <= at < end else None for at in sorted(places)}
     pieces: list[QueueSlice] = []
-    for part in ranges:
-        in_log = view.is_in_log(part.queue)
+    for slice_ in ranges:
+        in_log = view.is_in_log(slice_.queue)
         for place, of_record in entries.items():
             entry = of_record if in_log else None
-            if entry is None or entry.queue == part.queue:
-                first = view.offset_at_log(part.queue, place)
-                pieces.append(part.cut(first, view.offset_at_log(part.queue, place + 1)))
+            if entry is None or entry.queue == slice_.queue:
+                first = view.offset_at_log(slice_.queue, place)
+                pieces.append(slice_.cut(first, view.offset_at_log(slice_.queue, place + 1)))
                 if entry is not None:
-                    pieces.append(part.cut(entry.start, entry.stop))
+                    pieces.append(slice_.cut(entry.start, entry.stop))
     return joined_ranges(piece for piece in pieces if len(piece))
 
 
@@ -440,14 +440,14 @@ class DamageInTime:
             start, stop = self._log_range
             reaches_end = any(map(self._reaches_end, self._ranges.values()))
             return start <= error.log_offset < stop or (reaches_end and error.log_offset >= stop)
-        part = self._ranges.get(QueueId(error.entry.topic, error.entry.queue_id))
-        if part is None or error.entry.is_of_queue:
+        slice_ = self._ranges.get(QueueId(error.entry.topic, error.entry.queue_id))
+        if slice_ is None or error.entry.is_of_queue:
             return True
         # What the queue lacks at an end has an offset outside of the queue.
-        if error.entry.queue_offset >= part.stop:
-            return self._reaches_end(part)
-        low, _ = self._view.limits(part.queue)
-        return error.entry.queue_offset >= part.start or part.start <= low
+        if error.entry.queue_offset >= slice_.stop:
+            return self._reaches_end(slice_)
+        low, _ = self._view.limits(slice_.queue)
+        return error.entry.queue_offset >= slice_.start or slice_.start <= low
 
     def _reaches_end(self, part: QueueSlice) -> bool:
         return part.stop >= self._view.limits(part.queue)[1]

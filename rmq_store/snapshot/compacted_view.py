@@ -45,7 +45,7 @@ class ConsumerQueues:
 
     def __init__(self, view: QueueView, folders: CompactionFolders) -> None:
         self._view, self._folders = view, folders
-        self._found: dict[QueueId, CompactedQueue | StoreError | None] = {}
+        self._files_of: dict[QueueId, CompactedQueue | StoreError | None] = {}
         self._warned_of: set[str] = set()
 
     @cached_property
@@ -107,12 +107,12 @@ class ConsumerQueues:
         """The files of a queue that is read from `compaction/`, or why they cannot be; None for others."""
         if not self._is_there:
             return None
-        if queue not in self._found:
+        if queue not in self._files_of:
             try:
-                self._found[queue] = self._looked_up(queue)
+                self._files_of[queue] = self._looked_up(queue)
             except _DAMAGE as error:
-                self._found[queue] = error
-        return self._found[queue]
+                self._files_of[queue] = error
+        return self._files_of[queue]
 
     def _looked_up(self, queue: QueueId) -> CompactedQueue | None:
         files = None

@@ -284,16 +284,16 @@ class QueueView:
         """Fetch the first entries of each range in parallel, where they have to be fetched."""
         wanted: list[Ranges] = []
         least = max(1, _FETCHED_AHEAD // max(1, len(slices)))
-        for part in slices[:_MOST_AHEAD]:
-            state = self.state(part.queue)
+        for slice_ in slices[:_MOST_AHEAD]:
+            state = self.state(slice_.queue)
             if state.batch:
                 continue
-            files = self._folders.files(part.queue)
+            files = self._folders.files(slice_.queue)
             if files.chain.cost is LOCAL:
                 return
             width = files.dtype.itemsize
-            start = max(part.start, state.file_start) * width
-            stop = min(min(part.stop, state.file_stop) * width, start + least)
+            start = max(slice_.start, state.file_start) * width
+            stop = min(min(slice_.stop, state.file_stop) * width, start + least)
             if start < stop:
                 wanted += files.chain.ranges_in_files([(start, stop)])
         fetch_all(wanted)
@@ -305,11 +305,11 @@ class QueueView:
     def _batch_entries(self, queue: QueueId, state: QueueState, start: int, stop: int) -> Entries:
         files = self._folders.files(queue, batch=True)
         low, high = state.file_start, state.file_stop
-        known = files.entries_if_cheap(low, high)
+        cheap = files.entries_if_cheap(low, high)
 
         def behind(unit: int, offset: int) -> bool:
-            if known is not None:
-                return int(known.offset[unit - low] + known.count[unit - low]) > offset
+            if cheap is not None:
+                return int(cheap.offset[unit - low] + cheap.count[unit - low]) > offset
             entry = files.entries(unit, unit + 1)
             return int(entry.offset[0] + entry.count[0]) > offset
 
@@ -389,10 +389,10 @@ class QueueView:
         if state.tail is None and files.unit(stop - 1)[0] < self.snapshot.log_start:
             return state.max_offset
         in_file = min(stop, (files.chain.start + files.chain.file_size) // files.dtype.itemsize)
-        found = bisect_first(
+        offset = bisect_first(
             first, in_file, lambda unit: files.unit(unit)[0] >= self.snapshot.log_start
         )
-        return found if found < in_file else 0
+        return offset if offset < in_file else 0
 
     def entries_to_file_end(
         self, queue: QueueId, state: QueueState, start: int, stop: int
@@ -467,10 +467,10 @@ class QueueView:
         def time_at(row: int) -> int | None:
             return self.store_time(queue, int(entries.offset[row]))
 
-        found = offset_by_time(0, len(entries), timestamp, "LOWER", time_at)
-        if boundary == "UPPER" and found < len(entries) and time_at(found) == timestamp:
-            found = offset_by_time(0, len(entries), timestamp, boundary, time_at)
-        return int(entries.offset[min(found, len(entries) - 1)])
+        unit = offset_by_time(0, len(entries), timestamp, "LOWER", time_at)
+        if boundary == "UPPER" and unit < len(entries) and time_at(unit) == timestamp:
+            unit = offset_by_time(0, len(entries), timestamp, boundary, time_at)
+        return int(entries.offset[min(unit, len(entries) - 1)])
 
     def store_time(self, queue: QueueId, offset: int) -> int | None:
         """The store time (ms) of the message at a queue offset; None if the entry leads to no record of it.

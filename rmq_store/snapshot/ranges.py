@@ -28,14 +28,14 @@ def parts_in_log_slice(
     even if a queue's log offsets are not in order.
     """
     pieces = []
-    for part in wanted:
-        start, stop = part.start, part.stop
+    for slice_ in wanted:
+        start, stop = slice_.start, slice_.stop
         if piece.start is not None:
-            start = min(max(start, offset_at_log(part.queue, piece.start)), part.stop)
+            start = min(max(start, offset_at_log(slice_.queue, piece.start)), slice_.stop)
         if piece.stop is not None:
-            stop = max(min(stop, offset_at_log(part.queue, piece.stop)), start)
+            stop = max(min(stop, offset_at_log(slice_.queue, piece.stop)), start)
         if start < stop:
-            pieces.append(QueueSlice(part.queue, start, stop))
+            pieces.append(QueueSlice(slice_.queue, start, stop))
     return pieces
 
 

@@ -152,11 +152,11 @@ def snapshot_without_queues(root: Path, log: CommitLog) -> StoreSnapshot:
 def _look_at_all(log: CommitLog, folders: QueueFolders) -> dict[QueueId, UnsettledQueue]:
     """Every queue; in an object store, several queues in parallel, because each read is a request."""
     files, log_start = dict(folders.every()), log.start
-    found = looked_up_in_parallel(
+    ranges = looked_up_in_parallel(
         lambda queue: _look_at(files[queue], log_start), list(files), log.chain.cost.looks_at_once
     )
     folders.release()
-    return {queue: found[queue] for queue in files}
+    return {queue: ranges[queue] for queue in files}
 
 
 def _look_at(files: QueueFiles, log_start: int) -> UnsettledQueue:
@@ -191,11 +191,13 @@ def _find_log_end(log: CommitLog, listed: Collection[UnsettledQueue], past_damag
     for where, stop in newest[:_RECORDS_TRIED]:
         if where >= log.start and log.is_record(where, stop - where):
             last, end = last_record_and_end(log, stop)
-            known = _LogEnd(stop, where if last is None else last, end)
+            listed_end = _LogEnd(stop, where if last is None else last, end)
             break
     else:
-        known = _end_without_entries(log, listed)
-    return _behind_damage(log, _after_damage(log, listed, known)) if past_damage else known
+        listed_end = _end_without_entries(log, listed)
+    return (
+        _behind_damage(log, _after_damage(log, listed, listed_end)) if past_damage else listed_end
+    )
 
 
 def _end_without_entries(log: CommitLog, listed: Collection[UnsettledQueue]) -> _LogEnd:
@@ -207,36 +209,40 @@ def _end_without_entries(log: CommitLog, listed: Collection[UnsettledQueue]) -> 
     return _LogEnd(max(known, default=log.start), last, end)
 
 
-def _after_damage(log: CommitLog, listed: Collection[UnsettledQueue], known: _LogEnd) -> _LogEnd:
-    """The end after the last whole record that an entry lists beyond the end `known`.
+def _after_damage(
+    log: CommitLog, listed: Collection[UnsettledQueue], listed_end: _LogEnd
+) -> _LogEnd:
+    """The end after the last whole record that an entry lists beyond the end `listed_end`.
 
     A record that is older than the last one before the damage is left from before the log was cut.
     """
     beyond = Entries.concat(
         [
-            queue.files.entries(queue.files.stop_before_log(known.stop, queue.stop), queue.stop)
+            queue.files.entries(
+                queue.files.stop_before_log(listed_end.stop, queue.stop), queue.stop
+            )
             for queue in listed
-            if queue.log_stop > known.stop
+            if queue.log_stop > listed_end.stop
         ]
     )
     rows = np.flatnonzero(log.whole_records(beyond.log_offset, beyond.size))
-    stored = None if known.last is None else log.store_time_at(known.last)
+    stored = None if listed_end.last is None else log.store_time_at(listed_end.last)
     for row in rows[np.argsort(-beyond.log_offset[rows])].tolist():
         where, size = int(beyond.log_offset[row]), int(beyond.size[row])
         time = log.store_time_at(where, size)
         if time is not None and (stored is None or time >= stored):
             last, end = last_record_and_end(log, where + size)
             return _LogEnd(where + size, where if last is None else last, end)
-    return known
+    return listed_end
 
 
-def _behind_damage(log: CommitLog, known: _LogEnd) -> _LogEnd:
-    """The end after the last intact record behind the end `known`, whether a queue lists it or not."""
-    last, stop = known.last, known.stop
+def _behind_damage(log: CommitLog, listed_end: _LogEnd) -> _LogEnd:
+    """The end after the last intact record behind the end `listed_end`, whether a queue lists it or not."""
+    last, stop = listed_end.last, listed_end.stop
     newest = None if last is None else log.store_time_at(last)
     for run in intact_records_behind(log, stop, newest):
         last, stop = run.segment.base + int(run.headers.at[-1]), run.stop
-    return _LogEnd(known.dispatched, last, stop)
+    return _LogEnd(listed_end.dispatched, last, stop)
 
 
 def _state(queue: UnsettledQueue, tail: Entries | None) -> QueueState:

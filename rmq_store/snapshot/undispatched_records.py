@@ -198,13 +198,15 @@ class _Placing:
         if not listed.files.batch:
             low, high = int(entries.offset.min()), int(entries.offset.max()) + 1
             first, stop = max(first, low), min(stop, high)
-        there = listed.files.entries(first, stop)
-        if not len(there):
+        listed_entries = listed.files.entries(first, stop)
+        if not len(listed_entries):
             return np.zeros(len(entries), dtype=bool)
-        there = there.take(np.searchsorted(there.offset, entries.offset).clip(max=len(there) - 1))
-        whole = self._log.whole_records(there.log_offset, there.size)
-        same = there.offset == entries.offset
-        answered: Mask = same & ((there.log_offset >= entries.log_offset) | ~whole)
+        listed_entries = listed_entries.take(
+            np.searchsorted(listed_entries.offset, entries.offset).clip(max=len(listed_entries) - 1)
+        )
+        whole = self._log.whole_records(listed_entries.log_offset, listed_entries.size)
+        same = listed_entries.offset == entries.offset
+        answered: Mask = same & ((listed_entries.log_offset >= entries.log_offset) | ~whole)
         answered |= ~same & (entries.offset >= listed.first)
         return answered
 

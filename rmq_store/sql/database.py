@@ -314,11 +314,11 @@ class StoreDatabase:
                     advice="Explain the query alone",
                 )
             if kind in ("EXPLAIN", "SELECT"):
-                one = self._explained_query(_EXPLAIN.sub("", statement.query, count=1))
+                plan = self._explained_query(_EXPLAIN.sub("", statement.query, count=1))
             else:
-                one = self._explained_by_running(statement.query)
-            answer.scans += one.scans
-            answer.missed += one.missed
+                plan = self._explained_by_running(statement.query)
+            answer.scans += plan.scans
+            answer.missed += plan.missed
         return answer
 
     def _explained_query(self, query: str) -> ExplainedQuery:
@@ -342,15 +342,15 @@ class StoreDatabase:
 
     def _explained_by_running(self, query: str) -> ExplainedQuery:
         expected = self._count_of_scans(query)
-        self._explained = found = ExplainedQuery()
+        self._explained = plan = ExplainedQuery()
         try:
             for answer in self.answers(query):
                 for _ in answer.rows or ():
                     pass
         finally:
             self._explained = None
-        found.missed = max(0, expected - len(found.scans))
-        return found
+        plan.missed = max(0, expected - len(plan.scans))
+        return plan
 
     def _statements(self, sql: str) -> list[Any]:
         self._failed.clear()
@@ -457,14 +457,14 @@ def _scans_in(plan: Mapping[str, Any]) -> int:
 
 def _distinct(names: Sequence[str]) -> list[str]:
     """The names, a repeated one with a number behind it: an object of JSON has no name twice."""
-    found: list[str] = []
+    names_so_far: list[str] = []
     for name in names:
         number, own = 1, name
-        while own in found or (own != name and own in names):
+        while own in names_so_far or (own != name and own in names):
             number += 1
             own = f"{name}_{number}"
-        found.append(own)
-    return found
+        names_so_far.append(own)
+    return names_so_far
 
 
 def _quoted(text: str) -> str:

@@ -161,26 +161,28 @@ def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None
 def _levels(store: StoreReader, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
     delivered = read_delay_offsets(store.path)
     by_default = 0
-    for part in whole_queues_of(store, SCHEDULE_TOPIC):
-        start = min(max(part.start, delivered.get(part.queue.queue_id, 0)), part.stop)
-        yield _level(store, QueueSlice(part.queue, start, part.stop), on_damage)
+    for slice_ in whole_queues_of(store, SCHEDULE_TOPIC):
+        start = min(max(slice_.start, delivered.get(slice_.queue.queue_id, 0)), slice_.stop)
+        yield _level(store, QueueSlice(slice_.queue, start, slice_.stop), on_damage)
         # The times of those that no file of the queue lists are made of the broker's default levels.
-        tail = store.view.state(part.queue).tail
+        tail = store.view.state(slice_.queue).tail
         if tail is not None and store.config.messageDelayLevel is None:
-            by_default += max(0, part.stop - max(start, int(tail.offset[0])))
+            by_default += max(0, slice_.stop - max(start, int(tail.offset[0])))
     # A configuration without messageDelayLevel says that the broker has the default levels.
     if by_default and store.config == StoreConfig():
         LOG.warning("%s", sentence_of_default_delays(by_default, again=GIVE_THE_FILE))
 
 
-def _level(store: StoreReader, part: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
+def _level(store: StoreReader, slice_: QueueSlice, on_damage: OnDamage | None) -> Iterator[Row]:
     columns = (*PLACE, *ORIGIN, "tagsCode")
-    for row in rows_with_properties(store, part, _TEXTS, {}, _SMALL, columns, on_damage=on_damage):
+    for row in rows_with_properties(
+        store, slice_, _TEXTS, {}, _SMALL, columns, on_damage=on_damage
+    ):
         # The entry has the time in place of a hash (docs/format-consumequeue.md).
         due = row.pop("tagsCode")
         yield _row(row, LEVEL, SCHEDULE_TOPIC) | {
             "dueTimestamp": due,
-            "delayLevel": part.queue.queue_id + 1,
+            "delayLevel": slice_.queue.queue_id + 1,
         }
 
 
@@ -220,18 +222,18 @@ class TimerFiles:
 
 
 def _timer_rows(
-    store: StoreReader, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
+    store: StoreReader, slice_: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
 ) -> Iterator[Row]:
     """The timer messages of a queue that the timer has neither delivered nor put off."""
     later = None
-    if timer.may_have_later_ones(part):
-        later = _later_records(store, part, timer, on_damage)
+    if timer.may_have_later_ones(slice_):
+        later = _later_records(store, slice_, timer, on_damage)
     for row in rows_with_properties(
-        store, part, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage
+        store, slice_, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage
     ):
         state = timer.state_of(row)
         if state == LOST and later is None:  # or it was put off, and its unit has expired
-            later = _later_records(store, part, timer, on_damage)
+            later = _later_records(store, slice_, timer, on_damage)
         replaced = later is not None and later.was_postponed(row)
         if state is None or replaced or row.pop("deletes") is not None:
             continue
@@ -242,14 +244,14 @@ def _timer_rows(
 
 
 def _later_records(
-    store: StoreReader, part: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
+    store: StoreReader, slice_: QueueSlice, timer: TimerFiles, on_damage: OnDamage | None
 ) -> LaterTimerRecords:
     """The orders to delete that wait, and all messages that were put off. Reads the queue."""
     later = LaterTimerRecords(store)
     columns = (*PLACE, "uniqKey", "reconsumeTimes", "bornTimestamp")
     texts = _TEXTS | _ORDER
     for row in rows_with_properties(
-        store, part, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage
+        store, slice_, texts, _NUMBERS, _SMALL, columns, on_damage=on_damage
     ):
         if row["deletes"] is not None and timer.state_of(row) is not None:
             later.add_delete_order(row["deletes"], timer.tick_of(row))

@@ -299,13 +299,15 @@ def _with_records(
         if row["state"] == DUE or row["topic"].startswith(RETRY_PREFIX)
     }
     records: dict[tuple[QueueId, int], tuple[str | None, int]] = {}
-    there = [
+    with_record = [
         QueueSlice(queue, offset, offset + 1)
         for queue, offset in places
         if queue in store.snapshot().queues
         and store.min_offset(*queue) <= offset < store.max_offset(*queue)
     ]
-    for batch in store.read_slices(joined_ranges(there), columns=_OF_RECORD, on_damage=on_damage):
+    for batch in store.read_slices(
+        joined_ranges(with_record), columns=_OF_RECORD, on_damage=on_damage
+    ):
         for topic, queue_id, offset, uniq_key, times in values_in(batch, _OF_RECORD):
             records[QueueId(topic, queue_id), offset] = uniq_key, times
     due = [row for row in rows if row["state"] == DUE]

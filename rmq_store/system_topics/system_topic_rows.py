@@ -28,7 +28,7 @@ _COLUMNS = (  # as fields of a Copy
 
 def rows_with_properties(
     store: StoreReader,
-    part: QueueSlice,
+    slice_: QueueSlice,
     texts: Mapping[str, str],
     numbers: Mapping[str, str],
     small: Mapping[str, str],
@@ -41,9 +41,9 @@ def rows_with_properties(
     `texts`, `numbers`, `small`: column -> property. A number that is none, or a small one of more than
     9 digits, is null. Raises the errors of `read_slices` for damage.
     """
-    if not len(part) and store.min_offset(*part.queue) < store.max_offset(*part.queue):
+    if not len(slice_) and store.min_offset(*slice_.queue) < store.max_offset(*slice_.queue):
         return  # of an empty queue the read says whether it is lost
-    for batch in store.read_slices([part], columns=(*columns, "properties"), on_damage=on_damage):
+    for batch in store.read_slices([slice_], columns=(*columns, "properties"), on_damage=on_damage):
         values = {name: _plain(batch[name]) for name in columns}
         values |= {name: property_of(batch, of) for name, of in texts.items()}
         values |= {name: whole_numbers(property_of(batch, of)) for name, of in numbers.items()}

@@ -206,11 +206,11 @@ def _of_entries(
     for start in steps:
         end = min(start + steps.step, stop)
         mine, its = (_listed(store, queue, start, end) for store in (one, other))
-        _, here, there = np.intersect1d(
+        _, in_one, in_other = np.intersect1d(
             mine.offset, its.offset, assume_unique=True, return_indices=True
         )
-        both, its_both = mine.take(here), its.take(there)
-        lone = Entries.concat([_without(mine, here), _without(its, there)])
+        both, its_both = mine.take(in_one), its.take(in_other)
+        lone = Entries.concat([_without(mine, in_one), _without(its, in_other)])
         size = both.size != its_both.size
         tag = ~size & (both.tags_code != its_both.tags_code)
         place = ~size & ~tag & (both.log_offset != its_both.log_offset)

@@ -44,7 +44,7 @@ def group_rows(
 ) -> Iterator[Row]:
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
     now = time.time_ns() // 1_000_000
-    there, declared = set(store.queues()), store.view.topics.declared
+    queues, declared = set(store.queues()), store.view.topics.declared
     without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
     listed = list(offsets)
@@ -64,7 +64,7 @@ def group_rows(
             "configModified": written,
             "configAgeMs": None if written is None else now - written,
         }
-        if queue in there:
+        if queue in queues:
             row |= _lag(store, queue, offset, counted, now)
         elif queue.queue_id < queue_count(declared.get(queue.topic)):
             # A queue gets files with its first message.

@@ -33,22 +33,22 @@ PLAN = Table(
 
 def files_opened(store: StoreReader, slices: Sequence[QueueSlice], *, with_log: bool) -> list[str]:
     """The files that a read of `slices` opens: queue files and, if `with_log`, log files."""
-    found: dict[str, None] = {}
-    for part in slices:
-        state = store.view.state(part.queue)
-        files = store.view.files(part.queue)
-        start, stop = part.start, min(part.stop, state.file_stop)
+    files_seen: dict[str, None] = {}
+    for slice_ in slices:
+        state = store.view.state(slice_.queue)
+        files = store.view.files(slice_.queue)
+        start, stop = slice_.start, min(slice_.stop, state.file_stop)
         if state.batch:  # queue offsets do not give positions in the files of a BatchConsumeQueue
             start, stop = state.file_start, state.file_stop
         width = files.dtype.itemsize
         for segment in files.chain.segments_from(start * width):
             if segment.base < stop * width:
-                found[shown_path(segment.path)] = None
+                files_seen[shown_path(segment.path)] = None
         if with_log:
-            first = store.log_offset_of(part.queue, part.start)
-            last = store.log_offset_of(part.queue, part.stop - 1)
-            found |= dict.fromkeys(log_files_between(store, first, last + 1))
-    return list(found)
+            first = store.log_offset_of(slice_.queue, slice_.start)
+            last = store.log_offset_of(slice_.queue, slice_.stop - 1)
+            files_seen |= dict.fromkeys(log_files_between(store, first, last + 1))
+    return list(files_seen)
 
 
 def log_files_between(store: StoreReader, start: int | None, stop: int | None) -> list[str]:

@@ -127,36 +127,36 @@ def usage_rows(
 
     `counted`: the bytes of a row with more messages are estimated from samples; by default of none.
     """
-    for part in ranges:
-        at = part.start
-        while at < part.stop:
-            stored = store.view.store_time(part.queue, at)
+    for slice_ in ranges:
+        at = slice_.start
+        while at < slice_.stop:
+            stored = store.view.store_time(slice_.queue, at)
             day = None if stored is None else day_of(stored, zone)
-            upto = part.stop
+            upto = slice_.stop
             hour = None
             if stored is not None and day is not None:
                 hour = start_of_hour(stored, zone)
                 end = hour + HOUR_MS if hours else start_of_day(day + 1, zone)
-                behind = store.first_since(part.queue, end)
-                upto = min(part.stop, behind) if behind > at else part.stop
+                behind = store.first_since(slice_.queue, end)
+                upto = min(slice_.stop, behind) if behind > at else slice_.stop
             exact = upto - at if counted is None else counted
-            size = bytes_between(store, part.queue, at, upto, exact)
-            row = usage_row(part.cut(at, upto), day, size)
+            size = bytes_between(store, slice_.queue, at, upto, exact)
+            row = usage_row(slice_.cut(at, upto), day, size)
             yield {**row, "hour": hour} if hours else row
             at = upto
 
 
-def usage_row(part: QueueSlice, day: int | None, size: int) -> Row:
+def usage_row(slice_: QueueSlice, day: int | None, size: int) -> Row:
     """A row of the table `usage` for a range, of a day since 1970 if that is known."""
     return {
-        "topic": part.queue.topic,
-        "queueId": part.queue.queue_id,
+        "topic": slice_.queue.topic,
+        "queueId": slice_.queue.queue_id,
         "day": None if day is None else _date(day),
-        "messages": len(part),
+        "messages": len(slice_),
         "bytes": size,
-        "shared": part.queue.topic.startswith(LMQ_PREFIX),
-        "firstOffset": part.start,
-        "stopOffset": part.stop,
+        "shared": slice_.queue.topic.startswith(LMQ_PREFIX),
+        "firstOffset": slice_.start,
+        "stopOffset": slice_.stop,
     }
 
 

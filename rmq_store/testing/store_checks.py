@@ -50,11 +50,11 @@ class StoreChecks:
     def assert_topics(self, counts: Mapping[str, int]) -> None:
         """The topics of users, and how many messages each of them has, are these and no others."""
         with MessageStore.open(self.path) as store:
-            found = {
+            counted = {
                 topic: sum(store.max_offset(*q) - store.min_offset(*q) for q in store.queues(topic))
                 for topic in _of_users(store)
             }
-        _assert_same(f"messages by topic in {self.path}", dict(sorted(counts.items())), found)
+        _assert_same(f"messages by topic in {self.path}", dict(sorted(counts.items())), counted)
 
     def assert_keys(self, topic: str, keys: Iterable[str]) -> None:
         """The words in KEYS of all messages of a topic are these, each as often, in any order."""

@@ -41,8 +41,8 @@ def charset_named(name: str) -> str:
     """The name of a charset as Python has it, for one that Java or Python knows: GBK, utf-8, Shift_JIS.
     Raises InvalidArgumentError for another one."""
     try:
-        found = codecs.lookup(name)
-        "".encode(found.name)  # a codec that makes bytes of bytes, such as hex, is refused here
+        codec = codecs.lookup(name)
+        "".encode(codec.name)  # a codec that makes bytes of bytes, such as hex, is refused here
     except (LookupError, ValueError):
         raise InvalidArgumentError(
             reason=f"there is no charset {name!r}",
@@ -50,7 +50,7 @@ def charset_named(name: str) -> str:
                 name, {*aliases, *aliases.values()}, last=lambda one: not one.startswith(_COMMON)
             ),
         ) from None
-    return found.name
+    return codec.name
 
 
 def text_in_charset(column: pa.Array, charset: str) -> pa.Array:

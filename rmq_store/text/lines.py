@@ -66,13 +66,13 @@ def json_lines(batch: pa.RecordBatch, charset: str = UTF8) -> bytes:
 def _lines_of_any_types(batch: pa.RecordBatch) -> bytes:
     names, lines = batch.schema.names, []
     for row in zip(*map(_listed, batch.columns), strict=True):
-        found: dict[str, Any] = {}
+        cells: dict[str, Any] = {}
         for name, kind, value in zip(names, batch.schema.types, row, strict=True):
-            found[name] = _json_value(value, kind)
-            if isinstance(found[name], bytes):  # bytes that are no text have a second key
-                found[name + BASE64_SUFFIX] = base64.b64encode(found[name]).decode()
-                found[name] = None
-        lines.append(json_text(found))
+            cells[name] = _json_value(value, kind)
+            if isinstance(cells[name], bytes):  # bytes that are no text have a second key
+                cells[name + BASE64_SUFFIX] = base64.b64encode(cells[name]).decode()
+                cells[name] = None
+        lines.append(json_text(cells))
     return "".join(f"{line}\n" for line in lines).encode()
 
 

@@ -227,9 +227,9 @@ def shown_duration(ms: int) -> str:
     if ms < 60_000:
         return f"{ms / 1000:.1f} s"
     left = ms // 1000
-    found: list[str] = []
+    words: list[str] = []
     for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
         count, left = divmod(left, seconds)
-        if count or found:
-            found.append(f"{count:,} {unit}")
-    return " ".join(found[:2])
+        if count or words:
+            words.append(f"{count:,} {unit}")
+    return " ".join(words[:2])

@@ -149,7 +149,7 @@ def _unlisted(queue: QueueId, files: CompactedQueue) -> Iterator[Finding]:
 
 
 def _lost(
-    store: StoreReader, queue: QueueId, files: CompactedQueue, there: Ints
+    store: StoreReader, queue: QueueId, files: CompactedQueue, offsets: Ints
 ) -> Iterator[Finding]:
     """The finding for messages that are the last of their keys, and are not there.
 
@@ -176,7 +176,7 @@ def _lost(
             if keys.strip():
                 last[keys] = max(last.get(keys, (-1, False)), (offset, crc != 0))
     wanted = [offset for offset, has_body in last.values() if has_body]
-    lost = np.setdiff1d(np.array(wanted, dtype=np.int64), there)
+    lost = np.setdiff1d(np.array(wanted, dtype=np.int64), offsets)
     if len(lost):
         yield a_warning(
             "compaction-lost",

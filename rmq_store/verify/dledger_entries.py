@@ -107,12 +107,12 @@ class EntryChecks:
             return
         index = heads["index"].astype(np.int64)
         units = index_units_at(self._units, index)
-        known = units["magic"] != 0
-        wrong = known & (units["pos"] != places)
+        written = units["magic"] != 0
+        wrong = written & (units["pos"] != places)
         for name in ("magic", "size", "index", "term"):
-            wrong |= known & (units[name] != heads[name])
+            wrong |= written & (units[name] != heads[name])
         at = index * INDEX_UNIT.itemsize
-        for meaning, rows in ((_UNIT, wrong), (_NO_UNIT, ~known)):
+        for meaning, rows in ((_UNIT, wrong), (_NO_UNIT, ~written)):
             self._note("dledger-index", meaning, rows, at, _REWRITTEN, chain=self._units)
 
     def _note(

@@ -209,12 +209,12 @@ def header_finding(path: str, wrong: Sequence[HeaderFault]) -> Finding:
 
 
 def _slot_finding(file: IndexFile, slots: _Slots, rows: Mask | slice) -> Finding:
-    number, expected, found = (int(part[rows][0]) for part in slots[:3])
+    number, expected, in_slot = (int(part[rows][0]) for part in slots[:3])
     start, count = INDEX_HEADER.itemsize + number * INDEX_SLOT.itemsize, len(slots.number[rows])
     return _damaged(
         file.path,
         f"{count} slots do not point to their newest item; the first is slot "
-        f"{number} (expected {expected}, found {found}). The broker misses the keys of these slots",
+        f"{number} (expected {expected}, found {in_slot}). The broker misses the keys of these slots",
         start,
         start + INDEX_SLOT.itemsize,
         count,
@@ -402,14 +402,14 @@ def _about_unsure(
     if findings:
         yield from findings
         return
-    known = "A broker with the given maxHashSlotNum and maxIndexNum misses every key in it"
+    consequence = "A broker with the given maxHashSlotNum and maxIndexNum misses every key in it"
     if config.maxHashSlotNum is None and config.maxIndexNum is None:
-        known = (
+        consequence = (
             "Its items were not examined: it may be intact, of a maxHashSlotNum and maxIndexNum that "
             "are unknown here"
         )
     yield a_warning(
-        "index-unreadable", segment.path, f"{error.reason}. {known}", error.advice or _SHORTEN
+        "index-unreadable", segment.path, f"{error.reason}. {consequence}", error.advice or _SHORTEN
     )
 
 
@@ -524,13 +524,13 @@ class IndexPart:
         self._of_a_record = np.zeros(len(self._items), dtype=np.bool_)
         ends = (file.header.end_log_offset for file in files if file.header.items)
         self._end, self._log_end = max(ends, default=-1), store.log_range()[1]
-        self._there, self._closed = bool(files), was_closed(store.path)
+        self._has_files, self._closed = bool(files), was_closed(store.path)
         self._path = str(store.path / INDEX_DIR)
         self._missing, self._first_missing, self._behind = 0, -1, 0
 
     def check(self, records: DecodedRecords) -> None:
         """Check that the items have the keys of these records, and note which they are."""
-        if not self._there:
+        if not self._has_files:
             return
         places = records.headers.at + records.headers.base
         first, last = int(places[0]), int(places[-1])

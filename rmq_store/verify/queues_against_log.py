@@ -87,15 +87,15 @@ class RecordComparison:
             # Of two entries of one queue offset in a BatchConsumeQueue, the first leads to no record.
             at = np.searchsorted(entries.offset, offset, side="right") - 1
             entries = entries.take(np.maximum(at, 0))
-        there = entries.offset == offset
-        listed = there & (entries.log_offset == log_offset)
+        is_listed = entries.offset == offset
+        listed = is_listed & (entries.log_offset == log_offset)
         listed &= entries.size == requests.size[rows]
         place = np.full(len(rows), -1, dtype=np.int64)
         taken, reused = nothing.copy(), nothing.copy()
         others = np.flatnonzero(~listed)
         if len(others):
             place[others] = self._places(queue, log_offset[others])
-            others = others[there[others] & (entries.log_offset[others] != log_offset[others])]
+            others = others[is_listed[others] & (entries.log_offset[others] != log_offset[others])]
             listing = entries.take(others)
             own = self._own_offsets(queue, listing)
             earlier = listing.log_offset < log_offset[others]

@@ -438,22 +438,22 @@ def _unreached(piece: RecordsAfterEnd) -> Finding:
     )
 
 
-def _note_gap(store: StoreReader, extent: RecordOrGap, part: CheckedPart) -> None:
+def _note_gap(store: StoreReader, extent: RecordOrGap, of_part: CheckedPart) -> None:
     gap = extent.gap
     if gap is Gap.GHOST and not _is_left_over(store, extent):
         gap = Gap.DAMAGED
         extent = replace(extent, gap=gap, reason="a record whose physicalOffset is wrong")
-    known = _LOG_FINDINGS.get(gap) if gap is not None else None
-    if known is None:
+    kind = _LOG_FINDINGS.get(gap) if gap is not None else None
+    if kind is None:
         return
-    severity, code, meaning, advice = known
+    severity, code, meaning, advice = kind
     segment = store.log.chain.segment_at(extent.start)
     base = 0 if segment is None else segment.base
     if extent.start >= store.log_range()[1] and severity is Severity.ERROR:
         # Bytes after the end of the log were cut off, so they cannot be damage.
         severity, code, meaning, advice = _LOG_FINDINGS[Gap.STALE]
-    elif severity is Severity.ERROR and len(part.damage) < _MOST_DAMAGE:
-        part.damage.append((extent.start, extent.stop))
+    elif severity is Severity.ERROR and len(of_part.damage) < _MOST_DAMAGE:
+        of_part.damage.append((extent.start, extent.stop))
     stop = extent.stop
     if extent.gap is Gap.MISSING and any(
         extent.start <= int(path.name) < extent.stop for path in files_without_a_byte(store.log)
@@ -461,7 +461,7 @@ def _note_gap(store: StoreReader, extent: RecordOrGap, part: CheckedPart) -> Non
         meaning = _EMPTY_FILE
     if extent.gap in (Gap.TORN, Gap.STALE):
         code, meaning, advice, stop = _about_end(store, extent, (code, meaning, advice))
-    part.findings.add(
+    of_part.findings.add(
         Finding(
             severity,
             code,

@@ -132,10 +132,10 @@ def rows_by_queue(records: Unplaced, rows: Ints) -> Iterator[tuple[QueueId, Ints
     code, queue_id = records.topic_code[rows], records.queue_id[rows].astype(np.int64)
     keys = code << 32 | (queue_id & 0xFFFFFFFF)
     order = np.argsort(keys, kind="stable")
-    for part in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-        if len(part):
-            first = part[0]
-            yield QueueId(records.topics[int(code[first])], int(queue_id[first])), rows[part]
+    for group in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        if len(group):
+            first = group[0]
+            yield QueueId(records.topics[int(code[first])], int(queue_id[first])), rows[group]
 
 
 def _contradiction(what: str) -> InvalidArgumentError:

@@ -371,10 +371,10 @@ class StoreWriter:
             raise InvalidArgumentError(
                 reason=f"unknown way to recover {recovery!r}", expected="strict or refuse"
             )
-        given, traits = StoreConfig.of(config), dialect(release)
-        root = require_store(path, given)
+        settings, traits = StoreConfig.of(config), dialect(release)
+        root = require_store(path, settings)
         refuse_rocksdb_config(root)
-        refuse_foreign_log(root, given)
+        refuse_foreign_log(root, settings)
         refuse_linked_queues(root)
         with ExitStack() as on_failure:
             lock = on_failure.enter_context(StoreLock(root))
@@ -382,19 +382,23 @@ class StoreWriter:
             if recovery == "refuse":
                 refuse_abort(root)
             else:
-                report = recover_under_lock(root, given, traits, until=until, cuts_intact=False)
+                report = recover_under_lock(root, settings, traits, until=until, cuts_intact=False)
                 if report.entries_after_log:
                     LOG.warning("%s: %s", shown_path(str(root)), report.line_of_lost_end())
-            folders = QueueFolders(root, given)
-            log = CommitLog(commitlog_folders(root, given), file_size=given.mappedFileSizeCommitLog)
+            folders = QueueFolders(root, settings)
+            log = CommitLog(
+                commitlog_folders(root, settings), file_size=settings.mappedFileSizeCommitLog
+            )
             refuse_misnamed_or_unreadable(log)
             snapshot = take_snapshot(log, folders)
             refuse_unclean(log, folders, snapshot)
-            known = given.with_defaults_of(geometry_from_files(log, folders, damaged_index=False))
-            refuse_contradicting_sizes(known, log, folders, snapshot)
+            all_settings = settings.with_defaults_of(
+                geometry_from_files(log, folders, damaged_index=False)
+            )
+            refuse_contradicting_sizes(all_settings, log, folders, snapshot)
             _clear_page_rest(log, snapshot.log_end)
             last = _last_record(log, snapshot)
-            writer = cls(root, known, lock, traits, broker_name, snapshot, report, last)
+            writer = cls(root, all_settings, lock, traits, broker_name, snapshot, report, last)
             on_failure.pop_all()
         return writer
 

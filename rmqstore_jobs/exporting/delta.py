@@ -109,19 +109,23 @@ class DeltaTarget:
 
     def settle(self) -> None:
         """Add commits of the table that are missing in the manifest to the manifest."""
-        known, begun = self.manifest.exported.delta_version, self.manifest.begun
+        recorded, begun = self.manifest.exported.delta_version, self.manifest.begun
         latest = latest_version(self.table)
-        if known is not None and latest < known:
+        if recorded is not None and latest < recorded:
             raise JournalError(
                 self.table,
                 reason="the Delta table here is not the one of the manifest: its version",
-                expected=f"{known} or later",
+                expected=f"{recorded} or later",
                 actual=latest if latest >= 0 else "no table",
                 advice="Put the table back, or export into a new folder",
             )
         killed = begun is not None and begun.wave >= self.manifest.next_number
         self._seen = (
-            begun.delta_version if begun is not None and killed else -1 if known is None else known
+            begun.delta_version
+            if begun is not None and killed
+            else -1
+            if recorded is None
+            else recorded
         )
         while self._name_next(whole=killed) is not None:
             pass
@@ -218,10 +222,10 @@ def _rows_of(
     """The rows of a wave through the source: mapInArrow would need pandas. `more`: further columns."""
     scan, columns = read.scan, dict.fromkeys((*read.columns, *more))
     kept = {name: value for name, value in options.items() if name not in RANGES}
-    given = {**kept, "columns": ",".join(columns), "brokerName": scan.store.broker_name}
+    scan_options = {**kept, "columns": ",".join(columns), "brokerName": scan.store.broker_name}
     if scan.store.broker_conf is not None:
-        given["brokerConf"] = scan.store.broker_conf
-    revealed = {name: reveal(value) for name, value in given.items()}
+        scan_options["brokerConf"] = scan.store.broker_conf
+    revealed = {name: reveal(value) for name, value in scan_options.items()}
     source = spark.read.format("rmqstore").options(**revealed)
     parts = [
         source.options(**range_options(ranges)).load(scan.store.path)

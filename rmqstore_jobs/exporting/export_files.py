@@ -194,14 +194,14 @@ class WaveFiles:
 
     def work(self, store: StoreReader, share: tuple[int, Share], progress: OnProgress) -> Written:
         """Write the files of a share. Raises what the read raises, and OSError."""
-        (number, part), scan, columns = share, self.read.scan, self.read.columns
+        (number, unnumbered), scan, columns = share, self.read.scan, self.read.columns
         damage = _NotedDamage(store, scan)
         name = f"{self.number:06d}-{number:05d}.{self.format}"
         files = _Files(Path(self.staging), name, partial(_File, self.format, self.charset))
         permissive = scan.options.mode == PERMISSIVE
         fields = (f.with_nullable(f.nullable or permissive) for f in arrow_schema(columns))
         schema = pa.schema([*fields, pa.field(DAY, pa.date32())])
-        for batch in read_share(scan, part, store, columns, damage):
+        for batch in read_share(scan, unnumbered, store, columns, damage):
             days = _days_of(batch["storeTimestamp"])
             files.add(pa.RecordBatch.from_arrays([*batch.columns, days], schema=schema))
         return Written(tuple(files.close()), damage.damaged, damage.left_out)

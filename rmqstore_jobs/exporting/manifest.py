@@ -317,14 +317,18 @@ def refuse_outside(path: str) -> None:
 
 def joined_ranges(parts: Iterable[ExportedRange]) -> list[ExportedRange]:
     """The ranges in order, with adjacent ones merged."""
-    found: list[ExportedRange] = []
-    for part in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
-        last = found[-1] if found else None
-        if last is not None and last.slice.queue == part.slice.queue and last.stop == part.start:
-            found[-1] = replace(part, start=last.start)
+    joined: list[ExportedRange] = []
+    for range_ in sorted(parts, key=lambda p: (p.topic, p.queue_id, p.start)):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.slice.queue == range_.slice.queue
+            and last.stop == range_.start
+        ):
+            joined[-1] = replace(range_, start=last.start)
         else:
-            found.append(part)
-    return found
+            joined.append(range_)
+    return joined
 
 
 def ranges_without(
@@ -332,13 +336,13 @@ def ranges_without(
 ) -> Iterator[QueueSlice]:
     """The parts of the ranges `wanted` that are not in `done`."""
     by_queue = {q: list(parts) for q, parts in groupby(sorted(done), attrgetter("queue"))}
-    for part in wanted:
-        start = part.start
-        for gone in by_queue.get(part.queue, ()):
-            if gone.stop <= start or gone.start >= part.stop:
+    for slice_ in wanted:
+        start = slice_.start
+        for gone in by_queue.get(slice_.queue, ()):
+            if gone.stop <= start or gone.start >= slice_.stop:
                 continue
             if start < gone.start:
-                yield QueueSlice(part.queue, start, gone.start)
+                yield QueueSlice(slice_.queue, start, gone.start)
             start = gone.stop
-        if start < part.stop:
-            yield QueueSlice(part.queue, start, part.stop)
+        if start < slice_.stop:
+            yield QueueSlice(slice_.queue, start, slice_.stop)

@@ -98,37 +98,37 @@ MIN_SHARE_BYTES = 4 << 20
 MAX_SHARE_BYTES = 32 << 20
 
 
-def settle_target(run: ReplayRun, journal: ReplayJournal, asked: WriteOptions) -> None:
+def settle_target(run: ReplayRun, journal: ReplayJournal, options: WriteOptions) -> None:
     """Undo what an interrupted run appended after its last whole wave. Raises JournalError if the target is
     missing, or if another process has opened it since."""
-    if run.created and not has_content(asked.path):
+    if run.created and not has_content(options.path):
         if run.target_end:
             raise JournalError(
-                asked.path,
+                options.path,
                 reason="the target of an interrupted replay is missing",
                 advice=f"Restore it, or delete {journal.path} to replay from the start",
             )
         return
-    with _continuing(run, journal, asked.path):
-        finish_or_undo_append(run.append, asked, journal.path)
+    with _continuing(run, journal, options.path):
+        finish_or_undo_append(run.append, options, journal.path)
 
 
 def open_target(
-    run: ReplayRun, journal: ReplayJournal, asked: WriteOptions, *, resumed: bool
+    run: ReplayRun, journal: ReplayJournal, options: WriteOptions, *, resumed: bool
 ) -> StoreWriter:
     """The target store of `run`, opened for appending; created if the run creates it. Raises JournalError
     if a resumed run finds another end of the log than the journal says."""
-    if run.created and not has_content(asked.path):
-        return StoreWriter.create(asked.path, asked.config, release=asked.release)
-    with _continuing(run, journal, asked.path) if resumed else nullcontext():
+    if run.created and not has_content(options.path):
+        return StoreWriter.create(options.path, options.config, release=options.release)
+    with _continuing(run, journal, options.path) if resumed else nullcontext():
         store = StoreWriter.append_to(
-            asked.path, asked.config, release=asked.release, recovery="refuse"
+            options.path, options.config, release=options.release, recovery="refuse"
         )
         end = store.log_range()[1]
         if end != run.target_end:
             store.close()
             raise JournalError(
-                asked.path,
+                options.path,
                 reason="its log has another end than the journal says",
                 expected=run.target_end,
                 actual=end,
@@ -157,12 +157,12 @@ def append_rows(store: StoreWriter, batch: pa.RecordBatch) -> Iterator[Refusal]:
     return (error for _, error in append_valid_rows(store, batch).refused)
 
 
-def halves_arrived(run: ReplayRun, asked: WriteOptions) -> list[tuple[HalfName, int, int, int]]:
+def halves_arrived(run: ReplayRun, options: WriteOptions) -> list[tuple[HalfName, int, int, int]]:
     """The half messages that a resumed run has appended: what they are called and their log offset in the
     source, their queue offset and log offset here."""
     before = {QueueId(topic, queue_id): end for topic, queue_id, end in run.target_queues}
     places, halves = ("queueOffset", "commitLogOffset"), []
-    with StoreReader.open(asked.path, config=asked.config) as store:
+    with StoreReader.open(options.path, config=options.config) as store:
         for queue in (queue for topic in OP_TOPICS for queue in store.queues(topic)):
             part = QueueSlice(queue, before.get(queue, 0), store.max_offset(*queue))
             for batch in store.read_slices([part], columns=(*places, "properties")):
@@ -219,11 +219,11 @@ class LocalReplay(ReplayCall):
         return self._report(self.counts[MATCHED], written, self._problems())
 
     def _write_store(self, path: str, should_stop: ShouldStop) -> None:
-        given = StoreConfig.of(self.spec.target_conf)
-        asked = WriteOptions(
+        settings = StoreConfig.of(self.spec.target_conf)
+        options = WriteOptions(
             os.path.realpath(path),
             release=self.spec.release,
-            config=without_log_paths(given) if self.current.created else given,
+            config=without_log_paths(settings) if self.current.created else settings,
         )
         halves: list[tuple[HalfName, int, int, int]] = []
         try:
@@ -231,11 +231,11 @@ class LocalReplay(ReplayCall):
             waves = waves_of(self.read, self.current.next_log_offset, self.spec.wave_bytes)
             state = state_of_source(self.read)
             if self.resumed:
-                settle_target(self.current, self.journal, asked)
+                settle_target(self.current, self.journal, options)
                 self._record(signed=False)
-                if state is not None and has_content(asked.path):
-                    halves += halves_arrived(self.current, asked)
-            opened = open_target(self.current, self.journal, asked, resumed=self.resumed)
+                if state is not None and has_content(options.path):
+                    halves += halves_arrived(self.current, options)
+            opened = open_target(self.current, self.journal, options, resumed=self.resumed)
         except StoreError:
             if not self.resumed:
                 self.journal.clear_begun()  # nothing was written
@@ -249,21 +249,21 @@ class LocalReplay(ReplayCall):
         except StoreError as error:
             self.stopped_by = f"writing failed: {error}"
             self.broken = True  # the journal stays as it was after the last whole wave
-            self._undo_wave(asked)
+            self._undo_wave(options)
         except BaseException:
-            self._undo_wave(asked)
+            self._undo_wave(options)
             raise
 
-    def _undo_wave(self, asked: WriteOptions) -> None:
+    def _undo_wave(self, options: WriteOptions) -> None:
         """Recover the target to its last whole wave. The journal's file says which one that is."""
         try:
             self.journal.load()
             unfinished = self.journal.begun
             if unfinished is not None:
                 self.current, self.counts = unfinished, Counter(unfinished.counts)
-                settle_target(unfinished, self.journal, asked)
+                settle_target(unfinished, self.journal, options)
         except StoreError as error:
-            LOG.warning("%s: the next run undoes what arrived last: %s", asked.path, error)
+            LOG.warning("%s: the next run undoes what arrived last: %s", options.path, error)
 
     def _append_all(
         self, opened: StoreWriter, waves: Sequence[LogSlice], should_stop: ShouldStop

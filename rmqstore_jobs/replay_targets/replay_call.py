@@ -191,13 +191,13 @@ class ReplayCall:
         self.current = self.journal.record(self.current, counts=dict(self.counts), **changes)
 
     def _report(
-        self, matched: int, written: Mapping[str, int], known: Iterable[str]
+        self, matched: int, written: Mapping[str, int], problems_so_far: Iterable[str]
     ) -> ReplayReport:
-        """`matched`: rows; `written`: those of each target; `known`: the problems of the target."""
+        """`matched`: rows; `written`: those of each target; `problems_so_far`: the problems of the target."""
         selected, read = messages_selected(self.scan, self.spec), self.counts[READ]
         names = (OTHER_TIME, OTHER_KEY, ENDED, self.refused_as)
         skipped = {name: self.counts[name] for name in names}
-        problems = list(known)
+        problems = list(problems_so_far)
         finished, unread = self.stopped_by is None, why_filtered_out(self.spec)
         if finished and self.counts_all and unread is not None:
             skipped[unread] = max(0, selected - read)

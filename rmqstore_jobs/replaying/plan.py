@@ -179,10 +179,10 @@ def narrowed_by_index(scan: StoreScan, spec: ReplaySpec) -> StoreScan:
     if not spec.by_index:
         return scan
     with scan.store.open() as source:
-        found = plan_keys(source, scan.ranges, spec.keys)
-        if found is None:
+        hits = plan_keys(source, scan.ranges, spec.keys)
+        if hits is None:
             return scan
-        return replace(scan, ranges=tuple(found.ranges(source.view.offset_at_log)))
+        return replace(scan, ranges=tuple(hits.ranges(source.view.offset_at_log)))
 
 
 def waves_of(scan: StoreScan, start: int | None, wave_bytes: int | None = None) -> list[LogSlice]:
@@ -206,13 +206,13 @@ def messages_selected(scan: StoreScan, spec: ReplaySpec) -> int:
     states, count = scan.store.snapshot.queues, sum(map(len, scan.ranges))
     if takes_members(spec.asked()):
         return count
-    batched = [part for part in scan.ranges if states[part.queue].batch]
+    batched = [slice_ for slice_ in scan.ranges if states[slice_.queue].batch]
     count -= sum(map(len, batched))
     with scan.store.open() as source:
-        for part in batched:
-            steps = queue_offset_steps(source, part.start, part.stop, OFFSETS_COUNTED_AT_A_TIME)
+        for slice_ in batched:
+            steps = queue_offset_steps(source, slice_.start, slice_.stop, OFFSETS_COUNTED_AT_A_TIME)
             for start in steps:
-                entries = source.entries(part.queue, start, min(part.stop, start + steps.step))
+                entries = source.entries(slice_.queue, start, min(slice_.stop, start + steps.step))
                 count += int((entries.offset >= start).sum())
     return count
 
@@ -220,19 +220,19 @@ def messages_selected(scan: StoreScan, spec: ReplaySpec) -> int:
 def interrupted_run(journal: ReplayJournal, spec: ReplaySpec) -> ReplayRun | None:
     """The interrupted run to continue. Raises JournalError if it has other options, AlreadyDoneError
     if a run with these options is done."""
-    before, asked = journal.begun, spec.asked()
+    before, request = journal.begun, spec.asked()
     if before is None:
-        done = journal.done_like(asked)
+        done = journal.done_like(request)
         if done is not None:
             raise _is_done(journal, spec, done)
         return None
-    if asked != before.asked:
-        other = sorted(name for name in asked if asked[name] != before.asked.get(name))
+    if request != before.asked:
+        other = sorted(name for name in request if request[name] != before.asked.get(name))
         raise JournalError(
             journal.path,
             reason="the target has an unfinished replay with other options",
             expected=", ".join(f"{name}={before.asked.get(name)!r}" for name in other),
-            actual=", ".join(f"{name}={asked[name]!r}" for name in other),
+            actual=", ".join(f"{name}={request[name]!r}" for name in other),
             advice="Finish it with its options, unless damage of its source stopped it, or, "
             f"{journal.how_to_start_again(before)}",
         )

@@ -193,11 +193,11 @@ def _new_topics(spec: ReplaySpec, batch: pa.RecordBatch) -> pa.Array:
     if spec.dead_to_origin:
         # AbstractSendMessageProcessor#consumerSendMsgBack writes RETRY_TOPIC; 5.x brokers also
         # write DLQ_ORIGIN_TOPIC.
-        known = (
+        origins = (
             pc.map_lookup(batch["properties"], name, "first")
             for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
         )
-        return origin_topics(topics, pc.coalesce(*known, topics))
+        return origin_topics(topics, pc.coalesce(*origins, topics))
     if not spec.topic_map:
         return topics
     old, new = map(pa.array, (list(spec.topic_map), list(spec.topic_map.values())))
@@ -328,10 +328,10 @@ class ReplayRows(Generic[Part]):
         self, store: StoreReader, share: tuple[int, Share], progress: OnProgress
     ) -> Handled[Part]:
         """Hand the rows of a share to `handle`. Raises StoreError for damage and expired files."""
-        number, part = share
+        number, unnumbered = share
         counts: Counter[str] = Counter()
         damage = DamageHandler(store, self.read.options)
-        read = read_share(self.read, part, store, self.columns, damage)
+        read = read_share(self.read, unnumbered, store, self.columns, damage)
         taken = (_taken(self.spec, batch, counts) for batch in read)
         changed = (_changed(self.spec, batch) for batch in taken if batch.num_rows)
         handled = self.handle(store, number, changed)

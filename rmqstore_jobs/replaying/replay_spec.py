@@ -97,11 +97,11 @@ class ReplaySpec:
 _MANNERS = ("rate", "patience", "tls", "tls_ca", "dry_run", "checksums", "by_index")
 
 
-def takes_members(asked: Mapping[str, Any]) -> bool:
-    """Whether a replay takes each message of an inner batch by itself, by what was `asked`. A store gets the
+def takes_members(request: Mapping[str, Any]) -> bool:
+    """Whether a replay takes each message of an inner batch by itself, by its `request`. A store gets the
     record as it is, unless Parquet gets the same messages, or tags, keys or offsets choose among them."""
-    return asked.get("to_store") is None or any(
-        asked.get(name) for name in ("to_parquet", "tags", "keys", "offsets")
+    return request.get("to_store") is None or any(
+        request.get(name) for name in ("to_parquet", "tags", "keys", "offsets")
     )
 
 

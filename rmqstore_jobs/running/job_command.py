@@ -82,7 +82,7 @@ _ENGINE_OPTIONS = {
 }
 
 _Spec = TypeVar("_Spec")
-Given = Mapping[str, Any]
+Arguments = Mapping[str, Any]
 Run = Callable[[Session, Any, Callable[[], bool]], JobResult]
 
 
@@ -101,7 +101,7 @@ class Job(Command):
         name: str,
         about: str,
         run: Run,
-        spec_of: Callable[[Given], Any],
+        spec_of: Callable[[Arguments], Any],
         options: Mapping[str, DeclaredOption],
         *,
         validate: Callable[[Any], object],
@@ -135,7 +135,7 @@ class Job(Command):
         keep_freed_memory()
         return exit_code_of(self._name, lambda: self._exit_code(given))
 
-    def _exit_code(self, given: Given) -> int:
+    def _exit_code(self, arguments: Arguments) -> int:
         with (
             spoken_as(partial(advice_in_shell_words, command=self)),
             # A connection that a broker closes is an error; only the reader of our output may leave.
@@ -143,27 +143,29 @@ class Job(Command):
             spark_errors_said(),
         ):
             try:
-                answer = self._answer(given)
+                answer = self._answer(arguments)
             except AlreadyDoneError as done:
                 # With nothing to do: that is what a program asked for that runs the job again.
                 click.echo(f"{self._name}: {done}", err=True)
-                if given["as_json"]:
+                if arguments["as_json"]:
                     print(json_text({"job": self._name, "ok": True, "alreadyDone": True}))
                 return EXIT_OK
         if answer.stopped_by is not None:
             return EXIT_REFUSED if is_damage(answer.stopped_by) else EXIT_STOPPED
         return EXIT_OK if answer.ok else EXIT_NOT_ALL
 
-    def _answer(self, given: Given) -> JobResult:
-        _check_report(given["report"])
-        spec, spark = self.spec_of(given), None
+    def _answer(self, arguments: Arguments) -> JobResult:
+        _check_report(arguments["report"])
+        spec, spark = self.spec_of(arguments), None
         with warnings_noted() as warnings:
             self.validate(spec)
             needed = self._needs_spark(spec)
             # Start the session before our signal handlers, because it replaces the one for SIGINT.
-            if "engine" in given and runs_on_spark(self._name, given, needed=needed):
-                spark = self._prepare(builder_for(self._name, given["master"]), spec).getOrCreate()
-            verdict = verdict_first(spark, given) if given["verify"] else None
+            if "engine" in arguments and runs_on_spark(self._name, arguments, needed=needed):
+                spark = self._prepare(
+                    builder_for(self._name, arguments["master"]), spec
+                ).getOrCreate()
+            verdict = verdict_first(spark, arguments) if arguments["verify"] else None
             with asked_to_stop() as should_stop:
                 answer = self.run(spark, spec, should_stop)
             if verdict is not None:
@@ -173,35 +175,35 @@ class Job(Command):
                     problems = (*answer.problems, f"the store is {sentence}")
                     changes |= {"problems": problems, "ok": False}
                 answer = replace(answer, **changes)  # type: ignore[type-var]
-        print_result(answer, given["as_json"], given["report"], len(warnings))
+        print_result(answer, arguments["as_json"], arguments["report"], len(warnings))
         return answer
 
 
-def verdict_first(spark: Session, given: Mapping[str, Any]) -> Verdict:
+def verdict_first(spark: Session, arguments: Mapping[str, Any]) -> Verdict:
     """The verdict on the store of a job. Raises DataLossError for damage, unless the job leaves that out."""
     options = {
-        "brokerName": given.get("brokerName") or given.get("broker_name"),
-        "brokerConf": given.get("brokerConf") or given.get("broker_conf"),
-        "storageOptions": given.get("storageOptions"),
+        "brokerName": arguments.get("brokerName") or arguments.get("broker_name"),
+        "brokerConf": arguments.get("brokerConf") or arguments.get("broker_conf"),
+        "storageOptions": arguments.get("storageOptions"),
     }
-    pinned = pinned_store(given["store"], {k: v for k, v in options.items() if v is not None})
+    pinned = pinned_store(arguments["store"], {k: v for k, v in options.items() if v is not None})
     with pinned.open() as store, Progress("verify") as progress:
         engine = processes_for(store) if spark is None else SparkEngine(spark)
         verdict = ask(VerifyQuestion(), pinned, engine, progress=progress).verdict
-    if verdict.lacks_messages and (given.get("mode") or FAILFAST).upper() == FAILFAST:
+    if verdict.lacks_messages and (arguments.get("mode") or FAILFAST).upper() == FAILFAST:
         helps = "" if verdict.help is None else f": {verdict.help.command}"
         raise DataLossError(
-            given["store"],
+            arguments["store"],
             reason=f"--verify: the store is {verdict.sentence()}",
             advice=f"rmqstore verify says more{helps}. Without --verify the job reads what it can",
         )
     return verdict
 
 
-def spec_from(kind: Callable[..., _Spec], given: Given, names: Sequence[str]) -> _Spec:
+def spec_from(kind: Callable[..., _Spec], arguments: Arguments, names: Sequence[str]) -> _Spec:
     """The spec of a job: its own options as fields, and as `options` those of the source that are given."""
-    rest = {name: value for name, value in given.items() if name not in (*OF_THE_RUN, *names)}
-    options = {name: given[name] for name in names if given.get(name) is not None}
+    rest = {name: value for name, value in arguments.items() if name not in (*OF_THE_RUN, *names)}
+    options = {name: arguments[name] for name in names if arguments.get(name) is not None}
     return kind(**rest, options=hide_secrets(options))
 
 
@@ -249,15 +251,15 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def warnings_noted() -> Iterator[set[str]]:
     """The warnings that this process logs meanwhile. A handler would keep Python from showing them."""
-    found: set[str] = set()
+    messages: set[str] = set()
 
     def note(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING:
-            found.add(record.getMessage())
+            messages.add(record.getMessage())
         return True
 
     LOG.addFilter(note)
     try:
-        yield found
+        yield messages
     finally:
         LOG.removeFilter(note)

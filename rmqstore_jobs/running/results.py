@@ -74,10 +74,10 @@ def provenance_of(
     one, from first to last; times among the options are those of the scan. `checksums`: of every file
     of the store too. Raises the errors of that."""
     queues: dict[str, dict[int, tuple[int, int]]] = {}
-    for part in ranges:
-        of_topic = queues.setdefault(part.queue.topic, {})
-        start, stop = of_topic.get(part.queue.queue_id, (part.start, part.stop))
-        of_topic[part.queue.queue_id] = (min(start, part.start), max(stop, part.stop))
+    for slice_ in ranges:
+        of_topic = queues.setdefault(slice_.queue.topic, {})
+        start, stop = of_topic.get(slice_.queue.queue_id, (slice_.start, slice_.stop))
+        of_topic[slice_.queue.queue_id] = (min(start, slice_.start), max(stop, slice_.stop))
     pinned, snapshot = scan.store, scan.store.snapshot
     since, until = scan.options.times
     times = {"startingTimestamp": since, "since": since, "endingTimestamp": until, "until": until}

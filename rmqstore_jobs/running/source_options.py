@@ -109,33 +109,33 @@ class SourceOption(OptionOfHelpAll):
     """An option of the source that commands do not have; the page of the source explains it."""
 
 
-def _declared(known: Option) -> DeclaredOption:
-    own, text = WORDS.get(known.name), None
-    word, kind = word_of(known.name), SourceOption if own is None else click.Option
-    how: dict[str, Any] = {"metavar": "TIME" if known.parse is parse_time else "TEXT"}
+def _declared(option: Option) -> DeclaredOption:
+    own, text = WORDS.get(option.name), None
+    word, kind = word_of(option.name), SourceOption if own is None else click.Option
+    how: dict[str, Any] = {"metavar": "TIME" if option.parse is parse_time else "TEXT"}
     if own is not None:
         how = {"metavar": own.settings.get("metavar")}
         text = own.settings["help"]
-    elif known.name in _EXPLAINED:
-        default = _YES_OR_NO.get(known.default, known.default)
-        text = f"{_meaning(known)} (default: {default})."
-    if known.name in _SEVERAL:
-        how |= {"multiple": True, "callback": joined_values(_SEVERAL[known.name])}
-    if known.parse is flag:
+    elif option.name in _EXPLAINED:
+        default = _YES_OR_NO.get(option.default, option.default)
+        text = f"{_meaning(option)} (default: {default})."
+    if option.name in _SEVERAL:
+        how |= {"multiple": True, "callback": joined_values(_SEVERAL[option.name])}
+    if option.parse is flag:
         how = {"is_flag": True, "default": None}
         how["callback"] = lambda _, __, given: None if given is None else str(given).lower()
         word = word if own is not None else f"{word}/--no-{word.removeprefix('--')}"
-    kind = OptionOfHelpAll if known.name in _RARE else kind
+    kind = OptionOfHelpAll if option.name in _RARE else kind
     return DeclaredOption(kind, [word], help=text, hidden=text is None, **how)
 
 
-def _meaning(known: Option) -> str:
+def _meaning(option: Option) -> str:
     """What an option of the source means, in the words of the shell; not what a command cannot ask for."""
-    clauses = known.meaning.replace("`", "").split("; ")
+    clauses = option.meaning.replace("`", "").split("; ")
     of_commands = (text for text in clauses if not text.startswith(("table=", "not with source=")))
     text = advice_in_shell_words("; ".join(of_commands)).replace("the query", "the command")
     text = re.sub(r"(?<=--)([a-z-]+)=", r"\1 ", text)
-    return text if known.meaning.startswith("`") else text[0].upper() + text[1:]
+    return text if option.meaning.startswith("`") else text[0].upper() + text[1:]
 
 
 def advice_in_shell_words(advice: str, command: click.Command | None = None) -> str:
@@ -167,23 +167,23 @@ QUEUE_OPTIONS: Mapping[str, DeclaredOption] = {
 }
 
 
-def with_queues(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_queues(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, with options of the source for --queue and --offsets. Raises InvalidArgumentError."""
-    rest = {name: value for name, value in given.items() if name not in ("queues", "offsets")}
-    topics = tuple(given["topic"].split(",")) if given["topic"] else ()
-    queues, topics = queues_of(given["queues"], topics)
-    offsets = offsets_of(given["offsets"])
+    others = {name: value for name, value in arguments.items() if name not in ("queues", "offsets")}
+    topics = tuple(arguments["topic"].split(",")) if arguments["topic"] else ()
+    queues, topics = queues_of(arguments["queues"], topics)
+    offsets = offsets_of(arguments["offsets"])
     refuse_reversed_offsets(offsets)
     options = options_of_queues(queues, offsets)
     refuse_topics_beside(topics, options)
     for name in options:
         word = word_of(name)
         refuse_if(
-            given[name] is not None,
+            arguments[name] is not None,
             f"{word} selects queues or offsets that --queue and --offsets select too",
             f"Give either {word}, or --queue and --offsets",
         )
-    return rest | options | ({"topic": None} if options else {})
+    return others | options | ({"topic": None} if options else {})
 
 
 def refuse_topics_beside(topics: Collection[str], queues: Collection[object]) -> None:

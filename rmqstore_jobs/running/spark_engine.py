@@ -114,18 +114,18 @@ class SparkUnavailableError(StoreError):
     code = "RMQSTORE_SPARK_UNAVAILABLE"
 
 
-def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
+def runs_on_spark(name: str, arguments: Mapping[str, Any], *, needed: bool) -> bool:
     """Whether the job `name` with these options runs on Spark.
 
     `auto` goes by the size of the log, and reports its choice on stderr; without pyspark it works in
     this process. `needed`: the job cannot do without Spark. Raises StoreError for a store that cannot
     be opened, SparkUnavailableError where Spark is asked for and pyspark is missing.
     """
-    if given["engine"] == LOCAL:
+    if arguments["engine"] == LOCAL:
         return False
     if (
-        given["engine"] == SPARK
-        or given["master"] is not None
+        arguments["engine"] == SPARK
+        or arguments["master"] is not None
         or started_by_spark_submit()
         or needed
     ):
@@ -138,9 +138,9 @@ def runs_on_spark(name: str, given: Mapping[str, Any], *, needed: bool) -> bool:
                 else "pip install 'rmqstore[spark]', or leave out --engine spark and --master",
             )
         return True
-    conf = given.get("brokerConf") or given.get("broker_conf")  # as the job calls it
+    conf = arguments.get("brokerConf") or arguments.get("broker_conf")  # as the job calls it
     options = {} if conf is None else {"brokerConf": conf}
-    snapshot = log_of_store(given["store"], options).snapshot
+    snapshot = log_of_store(arguments["store"], options).snapshot
     log_bytes = snapshot.log_end - snapshot.log_start
     large, has_spark, place = log_bytes > MOST_LOCAL_BYTES, _has_spark(), "in this process"
     if large and has_spark:

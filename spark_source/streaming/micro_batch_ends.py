@@ -87,16 +87,16 @@ def parse_stream_options(raw: Mapping[str, str]) -> tuple[ScanOptions, StreamOpt
 
     Raises InvalidArgumentError as `parse_options`, and for an option that a stream cannot have.
     """
-    given = {name.casefold(): value for name, value in raw.items()}
+    by_name = {name.casefold(): value for name, value in raw.items()}
     for name, advice in _NOT_OF_A_STREAM.items():
-        if name.casefold() in given:
+        if name.casefold() in by_name:
             raise InvalidArgumentError(
                 reason=f"option {name!r} has no meaning in a stream", advice=advice
             )
     options = parse_options(options_as_of_batch(raw))
-    own = {name: option for name, option in _OWN.items() if name in given}
-    fields = {option.field: parse_option(option, given[name]) for name, option in own.items()}
-    return options, StreamOptions(_start(given), **fields)
+    own = {name: option for name, option in _OWN.items() if name in by_name}
+    fields = {option.field: parse_option(option, by_name[name]) for name, option in own.items()}
+    return options, StreamOptions(_start(by_name), **fields)
 
 
 def _start(given: Mapping[str, str]) -> str:
@@ -136,16 +136,16 @@ def offset_to_dict(offset: StreamOffset) -> dict[str, Any]:
     return {"version": VERSION, "stores": {name: _of_place(p) for name, p in offset.items()}}
 
 
-def places_from_dict(given: Mapping[str, Any]) -> dict[str, StorePlace]:
+def places_from_dict(offset: Mapping[str, Any]) -> dict[str, StorePlace]:
     """The offset from Spark's checkpoint. Raises InvalidArgumentError for another format."""
-    if given.get("version") != VERSION:
+    if offset.get("version") != VERSION:
         raise InvalidArgumentError(
             reason="the checkpoint's offset has another format",
             expected=f"version {VERSION}",
-            actual=repr(given.get("version")),
+            actual=repr(offset.get("version")),
             advice="It is from another release of rmqstore or another source; use a new checkpoint",
         )
-    return {name: _to_place(stored) for name, stored in given["stores"].items()}
+    return {name: _to_place(stored) for name, stored in offset["stores"].items()}
 
 
 def _of_place(place: StorePlace) -> dict[str, Any]:
@@ -247,17 +247,17 @@ class Follower:
 
     def require(self, name: str) -> StoreToOpen:
         """The store of a broker. Raises MissingFileError if it is gone."""
-        there = self.targets()
-        if name not in there:
+        targets = self.targets()
+        if name not in targets:
             raise MissingFileError(
                 self.options.path,
                 reason=f"the stream has read from broker {name!r}, and no store has this name now",
                 expected=name,
-                actual=", ".join(sorted(there)),
+                actual=", ".join(sorted(targets)),
                 advice="Put the store back; if only its name is another one because stores were added, "
                 "name them by option 'stores'; or start a new query with another checkpoint",
             )
-        return there[name]
+        return targets[name]
 
     def with_queues(self, stores: Iterable[tuple[str, StoreToOpen]]) -> Iterator[StoreReader]:
         """Some stores, by broker name, as they are now, each open until the next one."""
@@ -270,11 +270,11 @@ class Follower:
     def initial(self) -> dict[str, StorePlace]:
         """Where a new query starts: by default at the ends of the logs."""
         warn_of_tags(self.options.tags)
-        found = self.targets()
+        targets = self.targets()
         options = self.options.with_fixed_times(
-            lambda: newest_time(self.with_queues(found.items()))
+            lambda: newest_time(self.with_queues(targets.items()))
         )
-        return {name: self._initial(name, target, options) for name, target in found.items()}
+        return {name: self._initial(name, target, options) for name, target in targets.items()}
 
     def _initial(self, name: str, target: StoreToOpen, options: ScanOptions) -> StorePlace:
         with self.open(name, target, None) as store:

@@ -200,12 +200,12 @@ def _words_added(name: str, now: Selected, before: Selected) -> str | None:
 
 def _queue_added(now: Selected, before: Selected, store: StoreReader) -> str | None:
     """The first queue of a store that `before` lacks, or its topic if `before` has none of it."""
-    wanted, had, there = _wanted(now, store), _wanted(before, store), store.queues()
-    added = [queue for queue in there if wanted(queue) and not had(queue)]
+    wanted, had, queues = _wanted(now, store), _wanted(before, store), store.queues()
+    added = [queue for queue in queues if wanted(queue) and not had(queue)]
     if not added:
         return None
     topic, number = min(added)
-    partly = any(one.topic == topic and had(one) for one in there)
+    partly = any(one.topic == topic and had(one) for one in queues)
     return f"queue {number} of topic {topic!r}" if partly else f"topic {topic!r}"
 
 

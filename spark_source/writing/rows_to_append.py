@@ -171,21 +171,21 @@ def columns_and_records(
     batch: pa.RecordBatch, options: WriteOptions
 ) -> tuple[pa.RecordBatch, PreparedMessages]:
     """The rows as columns for `StoreWriter.append_batch`, and the same as `prepare` gives it."""
-    given = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
+    columns_of_batch = {name: batch.column(name) for name in batch.schema.names if name in WRITTEN}
     release = dialect(options.release)
     if options.topic is not None and batch.num_rows:
         # No new topic may have such a name, copied rows or not.
         fault = topic_fault(options.topic, release, options.config)
         if fault is not None:
             raise invalid_message(0, fault)
-    columns = _as_stored(given, options, batch.num_rows)
+    columns = _as_stored(columns_of_batch, options, batch.num_rows)
     queue_id = columns["queueId"]
-    known = {**columns, "queueId": pc.fill_null(queue_id, pa.scalar(0, pa.int32()))}
+    with_queues = {**columns, "queueId": pc.fill_null(queue_id, pa.scalar(0, pa.int32()))}
     copied = not OF_A_STORE.isdisjoint(batch.schema.names)
     prepared = prepare(
-        pa.RecordBatch.from_pydict(known), options.config, release, LOOPBACK, copied=copied
+        pa.RecordBatch.from_pydict(with_queues), options.config, release, LOOPBACK, copied=copied
     )
-    _refuse_whole_batches(given, prepared.properties)
+    _refuse_whole_batches(columns_of_batch, prepared.properties)
     for name in (*PROPERTY_WORDS, "properties"):  # these are in the stored strings
         columns.pop(name, None)
     columns["rawProperties"] = prepared.properties
@@ -196,28 +196,28 @@ def columns_and_records(
 
 
 def _as_stored(
-    given: Mapping[str, pa.Array], options: WriteOptions, count: int
+    columns: Mapping[str, pa.Array], options: WriteOptions, count: int
 ) -> dict[str, pa.Array]:
     """The columns, each made what the store takes. A queue that is not known yet is null."""
     made = {
-        "topic": cast_column(given["topic"], pa.string(), "topic")
+        "topic": cast_column(columns["topic"], pa.string(), "topic")
         if options.topic is None
         else pa.repeat(pa.scalar(options.topic), count)
     }
     for name in NUMBER_COLUMNS:
-        if name in given and (options.keep_timestamps or name != "storeTimestamp"):
-            made[name] = _numbers(given[name], name)
-    born = given.get("bornTimestamp", pa.nulls(count, pa.int64()))
+        if name in columns and (options.keep_timestamps or name != "storeTimestamp"):
+            made[name] = _numbers(columns[name], name)
+    born = columns.get("bornTimestamp", pa.nulls(count, pa.int64()))
     now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
     made["bornTimestamp"] = pc.coalesce(_numbers(born, "bornTimestamp", None), now)
-    body = "rawBody" if "rawBody" in given else "body"
+    body = "rawBody" if "rawBody" in columns else "body"
     if "sysFlag" in made:
         made["sysFlag"] = _flags_of_bodies(made["sysFlag"].to_numpy(), raw=body == "rawBody")
-    made["body"] = cast_column(given[body], pa.binary(), body)
+    made["body"] = cast_column(columns[body], pa.binary(), body)
     for name in (*_HOSTS, *PROPERTY_WORDS, "properties", "rawProperties"):
-        if name in given:
-            made[name] = given[name]
-    queue_id = given.get("queueId", pa.nulls(count, pa.int32()))
+        if name in columns:
+            made[name] = columns[name]
+    queue_id = columns.get("queueId", pa.nulls(count, pa.int32()))
     made["queueId"] = cast_column(queue_id, pa.int32(), "queueId")
     return made
 
@@ -235,16 +235,16 @@ def _flags_of_bodies(flags: npt.NDArray[np.int32], *, raw: bool) -> pa.Array:
     return pa.array(np.where(as_it_was, flags, flags & ~SysFlag.OF_STORED_BODY), pa.int32())
 
 
-def _refuse_whole_batches(given: Mapping[str, pa.Array], properties: pa.Array) -> None:
+def _refuse_whole_batches(columns: Mapping[str, pa.Array], properties: pa.Array) -> None:
     """Raise InvalidMessageError for a record that is an inner batch. Its members have the same
     sysFlag, but not the property INNER_NUM."""
-    if "sysFlag" not in given:
+    if "sysFlag" not in columns:
         return
-    flags = _numbers(given["sysFlag"], "sysFlag").to_numpy()
+    flags = _numbers(columns["sysFlag"], "sysFlag").to_numpy()
     members = np.flatnonzero(flags & SysFlag.INNER_BATCH)
     if not len(members):
         return
-    if not {"properties", "rawProperties"} & set(given):
+    if not {"properties", "rawProperties"} & set(columns):
         raise invalid_message(
             int(members[0]),
             "sysFlag marks an inner batch, or a message of one",

@@ -276,12 +276,14 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
             raise InvalidMessageError(reason=f"the batch lacks the column {name!r}")
         _refuse_null(batch.column(name), name)
     columns = {name: batch.column(name) for name in batch.schema.names}
-    given = columns.get("properties")
-    if given is not None and pa.types.is_null(given.type):
+    properties = columns.get("properties")
+    if properties is not None and pa.types.is_null(properties.type):
         del columns["properties"]
-    elif given is not None and not pa.types.is_map(given.type):
+    elif properties is not None and not pa.types.is_map(properties.type):
         raise InvalidMessageError(
-            reason="column properties has the wrong type", expected=PROPERTIES, actual=given.type
+            reason="column properties has the wrong type",
+            expected=PROPERTIES,
+            actual=properties.type,
         )
     for name, kind in {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}.items():
         if columns[name].type != kind:
@@ -359,16 +361,16 @@ def batch_of_message(
         raise _invalid(
             "this is no message", expected="a Message, a Record or a mapping", actual=type(message)
         )
-    given = {name: value for name, value in message.items() if value is not None}
-    for name in given:
+    values = {name: value for name, value in message.items() if value is not None}
+    for name in values:
         if name not in KNOWN_COLUMNS:
             hint = nearest(name, KNOWN_COLUMNS)
             raise _invalid(f"unknown field {name!r} in the message", advice=hint)
     for name in REQUIRED:
-        if name not in given:
+        if name not in values:
             raise _invalid(f"the message lacks {name}")
-    columns = [_column(name, value) for name, value in given.items()]
-    return pa.RecordBatch.from_arrays(columns, list(given))
+    columns = [_column(name, value) for name, value in values.items()]
+    return pa.RecordBatch.from_arrays(columns, list(values))
 
 
 def store_host_of(batch: pa.RecordBatch) -> bytes:
@@ -519,16 +521,16 @@ def with_offset_properties(
 def _names_queues(batch: pa.RecordBatch) -> bool:
     """Whether properties name light message queues."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    stored, given = columns.get("rawProperties"), columns.get("properties")
+    stored, maps = columns.get("rawProperties"), columns.get("properties")
     if stored is not None and len(stored):
         known = stored.cast(pa.binary())
         known = known.drop_null() if known.null_count else known
         if rows_with_property(known, (Property.INNER_MULTI_DISPATCH,)).any():
             return True
-    if given is not None and pa.types.is_map(given.type) and len(given):
-        first, last = (given.offsets[row].as_py() for row in (0, -1))
+    if maps is not None and pa.types.is_map(maps.type) and len(maps):
+        first, last = (maps.offsets[row].as_py() for row in (0, -1))
         # A slice of a table has the keys of all of it.
-        ends, data = buffers(given.keys[first:last].cast(pa.binary()))
+        ends, data = buffers(maps.keys[first:last].cast(pa.binary()))
         return Property.INNER_MULTI_DISPATCH.encode() in data[ends[0] : ends[-1]].tobytes()
     return False
 

@@ -147,10 +147,10 @@ def _encoded_properties(columns: dict[str, pa.Array], dialect: Dialect) -> pa.Ar
     ends_last = not dialect.has("no_last_separator")
     if "properties" not in columns:
         return _of_words(words, len(columns["topic"]), ends_last)
-    given = columns["properties"]
-    stored = property_strings_of_maps(given, last_separator=ends_last)
-    if given.null_count:
-        stored = pc.if_else(given.is_valid(), stored, _of_words(words, len(given), ends_last))
+    maps = columns["properties"]
+    stored = property_strings_of_maps(maps, last_separator=ends_last)
+    if maps.null_count:
+        stored = pc.if_else(maps.is_valid(), stored, _of_words(words, len(maps), ends_last))
     _check_agreement(stored, words)
     return stored
 
@@ -198,12 +198,12 @@ def _room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
 def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> pa.Array:
     """Strings of only KEYS, TAGS and UNIQ_KEY; skips null and empty values."""
     nothing = pa.repeat(_NO_TEXT, count)
-    (key_ends, keys), (tag_ends, tags), (id_ends, ids) = given = [
+    (key_ends, keys), (tag_ends, tags), (id_ends, ids) = columns = [
         buffers(cast_column(words.get(name, nothing), pa.string(), name).fill_null(_NO_TEXT))
         for name in PROPERTY_WORDS
     ]
     fronts, front_ends = _fronts_of(PROPERTY_WORDS.values())
-    size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in given)
+    size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in columns)
     out, ends = _room_for(size + count * (len(fronts) + len(PROPERTY_WORDS)), count)
     loops.join_words(
         *(fronts, front_ends, keys.data, key_ends.data, tags.data, tag_ends.data),
@@ -220,42 +220,47 @@ def _check_agreement(stored: pa.Array, words: dict[str, pa.Array]) -> None:
     if not words:
         return
     columns = decode_property_columns(stored, with_map=False)
-    for name, there in (
+    for name, stored_words in (
         ("tags", columns.tags),
         ("keys", columns.keys),
         ("uniqKey", columns.uniq_key),
     ):
         if name not in words:
             continue
-        given = cast_column(words[name], pa.string(), name).fill_null("")
-        agrees = pc.or_(pc.equal(given, there.fill_null("")), pc.equal(given, _NO_TEXT))
+        words_of_column = cast_column(words[name], pa.string(), name).fill_null("")
+        agrees = pc.or_(
+            pc.equal(words_of_column, stored_words.fill_null("")),
+            pc.equal(words_of_column, _NO_TEXT),
+        )
         same = agrees.to_numpy(zero_copy_only=False)
         if not same.all():
             row = int(np.argmin(same))
             raise invalid_message(
                 row,
                 f"{name} and properties[{PROPERTY_WORDS[name]}] differ",
-                expected=there[row].as_py(),
-                actual=given[row].as_py(),
+                expected=stored_words[row].as_py(),
+                actual=words_of_column[row].as_py(),
                 advice="Omit one of the two columns. Nothing of the batch was written",
             )
 
 
-def _check_same_map(stored: pa.Array, given: pa.Array) -> None:
+def _check_same_map(stored: pa.Array, maps: pa.Array) -> None:
     """Raises InvalidMessageError if a row's map has other properties than its stored string.
 
     A null counts as absent.
     """
     strings = property_strings_of_maps(decode_property_columns(stored, with_map=True).properties)
-    encoded = property_strings_of_maps(given)
-    differ = pc.and_(pc.not_equal(strings, encoded), given.is_valid())
+    encoded = property_strings_of_maps(maps)
+    differ = pc.and_(pc.not_equal(strings, encoded), maps.is_valid())
     for row in np.flatnonzero(differ.to_numpy(zero_copy_only=False)).tolist():
-        there, wanted = (decode_properties(column[row].as_py()) for column in (strings, encoded))
-        if there != wanted:  # they may differ in order alone
+        stored_items, items = (
+            decode_properties(column[row].as_py()) for column in (strings, encoded)
+        )
+        if stored_items != items:  # they may differ in order alone
             raise invalid_message(
                 row,
                 "rawProperties and properties differ",
-                expected=there,
-                actual=wanted,
+                expected=stored_items,
+                actual=items,
                 advice="Omit one of the two columns. Nothing of the batch was written",
             )

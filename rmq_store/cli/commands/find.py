@@ -205,15 +205,17 @@ def find(
             keys=keys,
             unwrap_batches=not raw,
         )
-        known = set[str]().union(*(store.view.topics.every for store in stores))
+        all_topics = set[str]().union(*(store.view.topics.every for store in stores))
         for store in stores:
             # A topic of another store is searched there; the search refuses one that no store has.
             in_store = store.view.topics.every
-            own = [topic for topic in topics if topic in in_store or topic not in known]
-            if topics and not own:
+            named_here = [topic for topic in topics if topic in in_store or topic not in all_topics]
+            if topics and not named_here:
                 continue
             batches = (
-                search_for(store, replace(search, topics=own or None), names, on_damage, progress)
+                search_for(
+                    store, replace(search, topics=named_here or None), names, on_damage, progress
+                )
                 if message_id is None
                 else find_by_id(store, message_id, names, on_damage, unwrap_batches=not raw)
             )

@@ -80,20 +80,20 @@ def print_lag(
     from rmq_store.tables import TABLES
 
     with at.open() as opened, Progress("lag", unit="offsets") as progress:
-        found = lag_of(opened, groups, topics, queue_ids, progress=progress)
+        answer = lag_of(opened, groups, topics, queue_ids, progress=progress)
         lacks_some = opened.opening.has_losses
         unknown = _unknown_lag(opened, is_asked=bool(groups) or max_lag is not None)
         if max_lag is not None and not unknown:
-            unknown = list(found.without_offset(groups, topics))
-        furthest = found.furthest_behind()[:top]
+            unknown = list(answer.without_offset(groups, topics))
+        furthest = answer.furthest_behind()[:top]
         rows = TABLES["groups"].of_rows(opened.broker_name, furthest)
     if by_group:
-        totals, texts = found.by_group()[:top], ("consumerGroup", "topic")
+        totals, texts = answer.by_group()[:top], ("consumerGroup", "topic")
         out.rows(totals, _popped_where_some(_TOTALS, totals), texts=texts, kept=(*texts, "lag"))
     else:
         out.table([rows], _popped_where_some(_ROW, furthest), kept=_KEPT)
-    note(found.summary())
-    problems = [*unknown, *found.problems(max_lag)]
+    note(answer.summary())
+    problems = [*unknown, *answer.problems(max_lag)]
     for sentence in problems:
         problem(sentence)
     return bool(problems) or lacks_some
@@ -272,13 +272,13 @@ def _print_why(store: StoreReader, out: Output) -> None:
     from rmq_store.admin.retention import LAST_FILE, RetentionPolicy, why_oldest_file_is_kept
 
     policy = RetentionPolicy.of(store.config)
-    found = why_oldest_file_is_kept(store, policy)
-    if found is None:
+    oldest = why_oldest_file_is_kept(store, policy)
+    if oldest is None:
         raise click.UsageError("the log has no files")
-    written, old = shown_time(found.written), shown_time(found.old_enough_at)
-    at = None if found.goes_at is None else shown_time(found.goes_at)
+    written, old = shown_time(oldest.written), shown_time(oldest.old_enough_at)
+    at = None if oldest.goes_at is None else shown_time(oldest.goes_at)
     times = {"written": written, "oldEnoughAt": old, "goesAt": at}
-    kept = found.kept_by or "nothing: it goes in the broker's next round"
+    kept = oldest.kept_by or "nothing: it goes in the broker's next round"
     if kept == LAST_FILE:
         kept = "it is the last file, which a broker never deletes"
     forced = (
@@ -287,14 +287,14 @@ def _print_why(store: StoreReader, out: Output) -> None:
         else "cleanFileForciblyEnable is false"
     )
     lines = {
-        "oldest file": f"{found.path}, last written {written}",
+        "oldest file": f"{oldest.path}, last written {written}",
         "fileReservedTime": f"{policy.fileReservedTime} h: old enough from {old} on",
         "deleteWhen": f"{policy.deleteWhen}: hours of the broker's local time; here that of this host",
-        "disk": f"{found.disk_used_percent:.0f} % used; due at any hour above {policy.due_above_percent} "
+        "disk": f"{oldest.disk_used_percent:.0f} % used; due at any hour above {policy.due_above_percent} "
         f"(diskMaxUsedSpaceRatio), {forced}",
         "kept by": kept,
         "it goes": "never" if at is None else f"{at} at the earliest",
     }
     width = max(map(len, lines))
     texts = (f"{name:<{width}}  {text}" for name, text in lines.items())
-    out.record({**as_json_object(found), **asdict(policy), **times}, texts)
+    out.record({**as_json_object(oldest), **asdict(policy), **times}, texts)

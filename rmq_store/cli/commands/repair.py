@@ -277,12 +277,12 @@ def _state(report: SalvageReport) -> Iterator[str]:
 
 def _left_out(ranges: Iterable[SkippedRange]) -> Iterator[str]:
     """A line for each range that is left out, and one for some of a kind that follow each other."""
-    for (kind, reason), group in groupby(ranges, lambda one: (one.kind, one.reason)):
+    for (kind, reason), group in groupby(ranges, lambda range_: (range_.kind, range_.reason)):
         parts: list[list[SkippedRange]] = []
-        for one in group:
-            if not parts or parts[-1][-1].stop != one.start:
+        for range_ in group:
+            if not parts or parts[-1][-1].stop != range_.start:
                 parts.append([])
-            parts[-1].append(one)
+            parts[-1].append(range_)
         for some in parts:
             count = f", {len(some)} times" if len(some) > 1 else ""
             why = f": {reason}" if reason else ""

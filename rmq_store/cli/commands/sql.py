@@ -173,32 +173,32 @@ def _run(
     return printed
 
 
-def _print_explained(found: ExplainedQuery, form: MessageForm) -> None:
-    rows = list(_rows_of(found))
+def _print_explained(plan: ExplainedQuery, form: MessageForm) -> None:
+    rows = list(_rows_of(plan))
     if not form.as_json:
-        for number, scan in enumerate(found.scans, 1):
+        for number, scan in enumerate(plan.scans, 1):
             wanted = "all rows" if scan.filter is None else f"filter {scan.filter}"
             print_line(f"scan {number} of {scan.view}: {', '.join(scan.columns)}; {wanted}")
         rows = [row for row in rows if row["topic"] is not None]
     if rows:
         Output(form.as_json).rows(rows, _EXPLAINED[:-2])
-    if found.missed:
-        problem(f"{found.missed} more reads depend on rows, which --explain does not read")
+    if plan.missed:
+        problem(f"{plan.missed} more reads depend on rows, which --explain does not read")
 
 
 def _rows_of(found: ExplainedQuery) -> Iterator[dict[str, Any]]:
     for number, scan in enumerate(found.scans, 1):
         about = dict.fromkeys(_EXPLAINED) | {"scan": number, "view": scan.view}
         about |= {"columns": list(scan.columns), "filter": scan.filter}
-        ranges = [(part, one) for part in scan.parts or () for one in part.slices]
-        for part, one in ranges:
+        ranges = [(part, slice_) for part in scan.parts or () for slice_ in part.slices]
+        for part, slice_ in ranges:
             yield about | {
                 "brokerName": part.store.broker_name,
-                "topic": one.queue.topic,
-                "queueId": one.queue.queue_id,
-                "startOffset": one.start,
-                "stopOffset": one.stop,
-                "messages": len(one),
+                "topic": slice_.queue.topic,
+                "queueId": slice_.queue.queue_id,
+                "startOffset": slice_.start,
+                "stopOffset": slice_.stop,
+                "messages": len(slice_),
                 "keys": None if part.words is None else " || ".join(sorted(part.words)),
             }
         if not ranges:
@@ -226,13 +226,13 @@ def _write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
     import pyarrow as pa
     from pyarrow import parquet
 
-    part, count = target.with_name(f".{target.name}.part"), 0
+    unfinished, count = target.with_name(f".{target.name}.part"), 0
     try:
-        with parquet.ParquetWriter(part, rows.schema, compression="zstd") as writer:
+        with parquet.ParquetWriter(unfinished, rows.schema, compression="zstd") as writer:
             for batch in rows:
                 writer.write_batch(batch)
                 count += batch.num_rows
-        os.link(part, target)  # never over a file that came meanwhile
+        os.link(unfinished, target)  # never over a file that came meanwhile
     except OSError as error:
         raise from_os_error(target, error, "writing it") from None
     except pa.ArrowNotImplementedError as error:
@@ -243,5 +243,5 @@ def _write_parquet(rows: pa.RecordBatchReader, target: Path) -> int:
         ) from None
     finally:
         with suppress(OSError):
-            part.unlink()
+            unfinished.unlink()
     return count

@@ -192,15 +192,15 @@ def _print(
 ) -> bool:
     """Print the rows that have the wanted values, and what expired. Returns whether some did, or damage."""
     damage, words, codes = how.damage, _SHOWN[name].split(), _EXPIRED.get(name, ())
-    given = {column: value for column, value in wanted.items() if value is not None}
+    filters = {column: value for column, value in wanted.items() if value is not None}
     with at.open() as opened:
         with damage, progress_of_reads(name, opened) as progress:
-            rows = _Rows(TABLES[name].rows(opened, on_damage=damage.handler), given, hidden)
-            found = islice(rows, how.limit)
-            first = list(islice(found, 1))
+            rows = _Rows(TABLES[name].rows(opened, on_damage=damage.handler), filters, hidden)
+            some_rows = islice(rows, how.limit)
+            first = list(islice(some_rows, 1))
             if not first and not damage.count:
-                _require_known(opened, given, rows.groups)
-            pieces = TABLES[name].pieces_of_rows(opened.broker_name, chain(first, found))
+                _require_known(opened, filters, rows.groups)
+            pieces = TABLES[name].pieces_of_rows(opened.broker_name, chain(first, some_rows))
             columns = [word.rstrip("*") for word in words]
             kept = [word.rstrip("*") for word in words if word.endswith("*")]
             how.out.table(pieces, columns, kept=kept, progress=progress)

@@ -156,24 +156,24 @@ def print_named(
                 rows = (row for row in rows if row["topic"] == topic)
             elif not system:
                 rows = (row for row in rows if not opened.is_system_topic(str(row["topic"])))
-            found = TABLES[name].of_rows(opened.broker_name, rows)
+            answer = TABLES[name].of_rows(opened.broker_name, rows)
             lacks_some, behind = opened.opening.has_losses, opened.opening.behind
             of_topics = name == "topics"
             unread = of_topics and opened.view.topics.problem is not None
             absent = of_topics and not opened.view.topics.has_file
             unknown = list(filter(opened.is_undeclared, opened.topics() if of_topics else ()))
-    if not out.as_json and "perm" in found.column_names:
+    if not out.as_json and "perm" in answer.column_names:
         # As RocketMQ's tools print it (PermName#perm2String).
         words = [
             None
             if perm is None
             else "".join(name if perm & bit else "-" for name, bit in _PERM_BITS)
-            for perm in found["perm"].to_pylist()
+            for perm in answer["perm"].to_pylist()
         ]
-        at = found.column_names.index("perm")
-        found = found.set_column(at, "perm", pa.array(words, pa.string()))
-    there = [column for column in _SHOWN.get(name, ()) if column in found.column_names]
-    out.table([found], there, kept=_KEPT.get(name, ()))
+        at = answer.column_names.index("perm")
+        answer = answer.set_column(at, "perm", pa.array(words, pa.string()))
+    shown = [column for column in _SHOWN.get(name, ()) if column in answer.column_names]
+    out.table([answer], shown, kept=_KEPT.get(name, ()))
     if behind is not None and name in ("topics", "queues"):
         note(behind)
     if absent:
@@ -237,31 +237,31 @@ def usage(
             ranges = tuple(ranges_in_store(opened, wanted))
         progress.expect(sum(map(len, all_ranges(opened) if ranges is None else ranges)))
         most = (top or _LARGEST) if by == _MESSAGE else 0
-        found = usage_of(
+        answer = usage_of(
             opened, ranges, most, zone=zone_of_days, hours=by == _HOUR, progress=progress
         )
         lacks_some = opened.opening.has_losses
     if by == _MESSAGE:
-        out.rows(found.largest, _OF_MESSAGES, texts=["topic"], kept=_KEPT_OF_MESSAGES)
+        out.rows(answer.largest, _OF_MESSAGES, texts=["topic"], kept=_KEPT_OF_MESSAGES)
         return lacks_some
-    groups = _groups(found, by, top)
+    groups = _groups(answer, by, top)
     changes = ["change"] if by == _DAY else []
     out.rows(
         ({**row, _HOUR: shown_time(row[_HOUR])} if row.get(_HOUR) else row for row in groups),
         [*_BY[by], "messages", "bytes", "of the log", *changes],
-        _cells(found, groups, by, zone_of_days, whole=top is None and ranges is None),
+        _cells(answer, groups, by, zone_of_days, whole=top is None and ranges is None),
     )
-    growth = found.growth() if by == _DAY and not out.as_json else None
+    growth = answer.growth() if by == _DAY and not out.as_json else None
     if growth is not None:
         days, mean = growth
         note(f"{size(mean)} a day, mean of {counted(days, 'day')} before the last")
     return lacks_some
 
 
-def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]]:
+def _groups(answer: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]]:
     """The rows of --json; days and hours in their order, days with the change in bytes from the last."""
-    names, changes = _BY[by], found.changes() if by == _DAY else {}
-    groups = found.by(*names)[:top]
+    names, changes = _BY[by], answer.changes() if by == _DAY else {}
+    groups = answer.by(*names)[:top]
     if by in (_DAY, _HOUR):
         groups.sort(key=lambda group: (group[by] is not None, group[by]))
     return [
@@ -278,12 +278,12 @@ def _groups(found: UsageAnswer, by: str, top: int | None) -> list[dict[str, Any]
 
 
 def _cells(
-    found: UsageAnswer, groups: Sequence[Mapping[str, Any]], by: str, zone: tzinfo, *, whole: bool
+    answer: UsageAnswer, groups: Sequence[Mapping[str, Any]], by: str, zone: tzinfo, *, whole: bool
 ) -> Iterator[list[str]]:
     """The groups as rows of a table; with `whole`, the bytes that no queue lists as its last row."""
 
     def share(count: int) -> str:
-        return f"{count / found.log_bytes:.1%}" if found.log_bytes else ""
+        return f"{count / answer.log_bytes:.1%}" if answer.log_bytes else ""
 
     names = _BY[by]
     for group in groups:
@@ -297,7 +297,7 @@ def _cells(
             sign = "-" if (change or 0) < 0 else "+"
             line.append("" if change is None else f"{sign}{size(abs(change))}")
         yield line
-    rest = found.log_bytes - found.bytes_in_queues
+    rest = answer.log_bytes - answer.bytes_in_queues
     if whole and rest > 0:
         last = ["(in no queue)", *[""] * (len(names) - 1), "", size(rest), share(rest)]
         yield [*last, ""] if by == _DAY else last

@@ -173,11 +173,11 @@ def _newest(store: StoreReader, search: Search, lines: int, end: int | None) -> 
     from rmq_store.search.selection import ranges_in_store
 
     slices = []
-    for part in ranges_in_store(store, search):
-        stop = part.stop
-        if end is not None and len(part) and end < store.log_range()[1]:
-            stop = store.view.offset_at_log(part.queue, end)
-        start = max(part.start, stop - lines)
+    for slice_ in ranges_in_store(store, search):
+        stop = slice_.stop
+        if end is not None and len(slice_) and end < store.log_range()[1]:
+            stop = store.view.offset_at_log(slice_.queue, end)
+        start = max(slice_.start, stop - lines)
         if lines:  # one without messages stands for what its queue has lost
-            slices.append(QueueSlice(part.queue, start, stop))
+            slices.append(QueueSlice(slice_.queue, start, stop))
     return slices

@@ -244,7 +244,7 @@ def report(
             length = opened.log.chain.stop - opened.log.chain.start
             return stack.enter_context(Progress("verify", length))
 
-        found = store_report(
+        page = store_report(
             at.store,
             broker_conf=at.broker_conf,
             broker_name=at.broker_name,
@@ -252,12 +252,12 @@ def report(
             everything=everything,
             on_open=on_open,
         )
-    replace_file(output, html_of(found))
-    counts = ", ".join(found.counted(one) for one in reversed(Severity))
-    for word, line in found.verdict:
+    replace_file(output, html_of(page))
+    counts = ", ".join(page.counted(one) for one in reversed(Severity))
+    for word, line in page.verdict:
         print_line(f"{word:<8} {line}")
     unchecked = "; not verified: rmqstore report --verify, or rmqstore verify"
-    print_line(f"{output}: {counts}{'' if found.verdict else unchecked}")
-    if found.failed:
-        problem(f"sections that could not be made: {', '.join(found.failed)}")
-    return found.has_problem
+    print_line(f"{output}: {counts}{'' if page.verdict else unchecked}")
+    if page.failed:
+        problem(f"sections that could not be made: {', '.join(page.failed)}")
+    return page.has_problem

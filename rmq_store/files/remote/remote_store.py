@@ -235,15 +235,15 @@ class RemoteFile:
         self._block = block or BLOCK
         self._memory = mmap.mmap(-1, max(size, 1), flags=_FLAGS)
         self.bytes: Bytes = np.frombuffer(self._memory, dtype=np.uint8)[:size]
-        self._there = np.zeros(-(-size // self._block), dtype=bool)
-        self._there_count = 0
+        self._is_fetched = np.zeros(-(-size // self._block), dtype=bool)
+        self._fetched_count = 0
         self._windows = 0
         self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of this file that are in memory."""
-        return self._there_count * self._block
+        return self._fetched_count * self._block
 
     def read(self, start: int, stop: int) -> Bytes:
         """A copy of some bytes. Raises MissingFileError, AccessError."""
@@ -260,7 +260,7 @@ class RemoteFile:
         if first and self._windows <= 1 and len(starts) and self.held_bytes > KEPT_BYTES:
             self._give_up(0, int(starts.min()) // self._block)
             if self.held_bytes > 2 * KEPT_BYTES:
-                self._give_up(-(-int(stops.max()) // self._block), len(self._there))
+                self._give_up(-(-int(stops.max()) // self._block), len(self._is_fetched))
         fetch_runs(list(self.missing(starts, stops)))
 
     def hold(self) -> None:
@@ -286,7 +286,7 @@ class RemoteFile:
 
     def _give_up(self, first: int, end: int) -> None:
         """Release the blocks [first, end) from memory."""
-        gone = int(self._there[first:end].sum())
+        gone = int(self._is_fetched[first:end].sum())
         if not gone:
             return
         start = -(-first * self._block // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -294,8 +294,8 @@ class RemoteFile:
         if start < stop:
             self._memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
         with self._lock:
-            self._there[first:end] = False
-            self._there_count -= gone
+            self._is_fetched[first:end] = False
+            self._fetched_count -= gone
         self._held.add(-gone * self._block)
 
     def forget_held_bytes(self) -> None:
@@ -307,17 +307,17 @@ class RemoteFile:
 
     def missing(self, starts: Ints, stops: Ints) -> Iterator[BlockRun]:
         """The block runs to fetch for these ranges."""
-        first = np.clip(starts // self._block, 0, len(self._there))
-        last = np.clip(-(-stops // self._block), 0, len(self._there))
+        first = np.clip(starts // self._block, 0, len(self._is_fetched))
+        last = np.clip(-(-stops // self._block), 0, len(self._is_fetched))
         if len(first) <= _FEW:
             parts = [np.arange(a, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)]
             blocks = np.unique(np.concatenate([_NONE, *parts]))
-            blocks = blocks[~self._there[blocks]]
+            blocks = blocks[~self._is_fetched[blocks]]
         else:
-            wanted = np.zeros(len(self._there) + 1, dtype=np.int64)
+            wanted = np.zeros(len(self._is_fetched) + 1, dtype=np.int64)
             np.add.at(wanted, first, 1)
             np.add.at(wanted, last, -1)
-            blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._there)
+            blocks = np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & ~self._is_fetched)
         for start, stop in _runs(blocks, JOINED, MOST_A_REQUEST // self._block):
             yield BlockRun(self, start, stop)
 
@@ -339,9 +339,9 @@ class RemoteFile:
     def note(self, first: int, end: int) -> None:
         """Record that blocks are in memory."""
         with self._lock:
-            new = int((~self._there[first:end]).sum())
-            self._there[first:end] = True
-            self._there_count += new
+            new = int((~self._is_fetched[first:end]).sum())
+            self._is_fetched[first:end] = True
+            self._fetched_count += new
         self._held.add(new * self._block)
 
 
