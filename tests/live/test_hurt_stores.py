@@ -72,7 +72,7 @@ def expected_of(store: GoldenStore) -> Counter[tuple[str, int]]:
     return +served
 
 
-@pytest.mark.parametrize("case", some("hurt stores", HURT, 3))
+@pytest.mark.parametrize("case", some("hurt stores", HURT, 4))
 def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
     need_jars(RELEASE)
     store = unpack(f"clean-{RELEASE}", tmp_path)
@@ -102,7 +102,7 @@ def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "size"), some("refused files", [case[:3] for case in REFUSED_FILES], 1)
+    ("name", "file", "size"), some("refused files", [case[:3] for case in REFUSED_FILES], 3)
 )
 def test_no_broker_starts_with_a_file_of_a_wrong_size(
     name: str, file: str, size: int, tmp_path: Path
