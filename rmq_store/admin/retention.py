@@ -11,18 +11,19 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rmq_store.commitlog.log import refuse_misnamed_or_unreadable
+from rmq_store.commitlog.walk import sound_headers
 from rmq_store.config.broker_conf import RetentionPolicy as RetentionPolicy
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import refuse_members_log, refuse_to_change
-from rmq_store.config.locate import refuse_foreign_log, refuse_linked_queues
+from rmq_store.config.locate import commitlog_folders, refuse_foreign_log, refuse_linked_queues
 from rmq_store.config.rocksdb import refuse_rocksdb
-from rmq_store.errors import InvalidArgumentError, MissingFileError, OsErrorsOf, StoreError
+from rmq_store.errors import InvalidArgumentError, MissingFileError, OsErrorsOf
 from rmq_store.files.durable_files import Change
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import CONSUMEQUEUE_DIR
@@ -36,6 +37,9 @@ from rmq_store.text.sizes import counted
 
 _HOUR_MS = 3_600_000
 LAST_FILE = "last file"
+# deleteFileBatchMax files go in a round. A round is each 10 seconds (cleanResourceInterval) of an hour of
+# deleteWhen; the admin command asks for 20 (CleanCommitLogService). After one, the disk may be full no more.
+_ROUNDS = {"time": 360, "manual": 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,8 @@ def plan_retention(
     now_ms: int | None = None,
     disk_used_percent: float | None = None,
 ) -> RetentionPlan:
-    """The plan of what the broker would delete now.
+    """The plan of what the broker would delete now: in the rounds of an hour of deleteWhen or of the admin
+    command, and in one round because of the disk.
 
     `manual`: ignore deleteWhen, like the broker's admin command. `keep_from` (ms): delete every log
     file whose messages are all older, at any age of the file. `now_ms` and `disk_used_percent`
@@ -124,9 +129,10 @@ def plan_retention(
     if keep_from is not None:
         log = list(_before(store, keep_from))
     elif trigger is not None:
+        most = rules.deleteFileBatchMax * _ROUNDS.get(trigger, 1)
         forced = rules.cleanFileForciblyEnable and used > rules.forced_above_percent
         trigger = "forced" if forced else trigger
-        log = list(_too_old(store, rules, now, forced))[: rules.deleteFileBatchMax]
+        log = list(islice(_too_old(store, rules, now, forced), most))
     if log:
         refuse_misnamed_or_unreadable(store.log)
     start = store.log.start
@@ -182,7 +188,7 @@ def why_oldest_file_is_kept(
     old_enough = rules.expires_at(written)
     kept_by: str | None = "fileReservedTime" if old_enough > now else None
     goes_at: int | None = max(now, old_enough)
-    if len(segments) == 1:
+    if not store.log.files_that_may_go(store.log_range()[1]):
         kept_by, goes_at = LAST_FILE, None
     elif rules.cleanFileForciblyEnable and used > rules.forced_above_percent:
         kept_by, goes_at = None, now
@@ -207,12 +213,13 @@ def _rules_time_and_disk(
 
 
 def _used_percent(store: StoreReader) -> float:
-    """How full the emptiest disk of the log is, or the disk of the queues if that is fuller.
+    """How full the emptiest disk of storePathCommitLog is, or the disk of the queues if that is fuller.
 
     Source: CleanCommitLogService#isSpaceToDelete.
     """
     queues = Path(store.path, CONSUMEQUEUE_DIR)
-    emptiest = min(map(disk_used_percent, store.log.chain.folders), default=0)
+    folders = commitlog_folders(store.path, replace(store.config, readOnlyCommitLogStorePaths=None))
+    emptiest = min(map(disk_used_percent, folders), default=0)
     return max(emptiest, disk_used_percent(queues)) if queues.exists() else emptiest
 
 
@@ -220,7 +227,7 @@ def _too_old(
     store: StoreReader, policy: RetentionPolicy, now: int, forced: bool
 ) -> Iterator[ExpiredFile]:
     """Files from the start of the log, as long as they are old enough, without the last one."""
-    for segment in store.log.chain.segments[:-1]:
+    for segment in store.log.files_that_may_go(store.log_range()[1]):
         hours = (now - _modified(segment)) / _HOUR_MS
         if not forced and hours < policy.fileReservedTime:
             return
@@ -229,13 +236,20 @@ def _too_old(
 
 
 def _before(store: StoreReader, keep_from: int) -> Iterator[ExpiredFile]:
-    """Files from the start of the log whose next file starts with an older message."""
-    for segment, following in pairwise(store.log.chain.segments):
-        try:
-            first = store.message_at(following.base).store_timestamp
-        except StoreError:  # without a record there, the age of the file is unknown
-            return
-        if first >= keep_from:
+    """Files from the start of the log, as long as all their messages are older; without the last one.
+
+    Each record is looked at, because a clock that is set back stores newer ones before older ones.
+    """
+    for segment in store.log.files_that_may_go(store.log_range()[1]):
+        stop = store.log.chain.segment_end(segment)
+        times = (
+            int(headers.store_timestamp.max())
+            for headers in sound_headers(store.log, segment.base, stop, check_crc=False)
+        )
+        newest = max(times, default=None)
+        if (
+            newest is None or newest >= keep_from
+        ):  # without a record, the age of the file is unknown
             return
         yield ExpiredFile(segment.path, segment.size, "all its messages are older")
 

@@ -242,6 +242,11 @@ class CommitLog:
             window.fetch([0], [min(declared, _LARGEST_RECORD)])
         return window
 
+    def files_that_may_go(self, end: int) -> list[SegmentFile]:
+        """The files before the last one, in which the log ends at `end`. Files behind that were created in
+        advance, and are not among those of the broker (AllocateMappedFileService)."""
+        return [file for file in self.chain.segments[:-1] if self.chain.segment_end(file) <= end]
+
     def with_files_of_now(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""
         return CommitLog(

@@ -302,8 +302,15 @@ class RetentionPolicy:
 
     @property
     def due_above_percent(self) -> int:
-        """diskMaxUsedSpaceRatio within the broker's limits (MessageStoreConfig)."""
-        return min(max(self.diskMaxUsedSpaceRatio, 10), 95)
+        """diskMaxUsedSpaceRatio within the broker's limits (MessageStoreConfig), at most
+        `forced_above_percent` (CleanCommitLogService#isSpaceToDelete)."""
+        return min(max(self.diskMaxUsedSpaceRatio, 10), self.forced_above_percent)
+
+    @property
+    def due_by(self) -> str:
+        """The name of the setting that gives `due_above_percent`."""
+        by_forced = self.due_above_percent == self.forced_above_percent
+        return "diskSpaceCleanForciblyRatio" if by_forced else "diskMaxUsedSpaceRatio"
 
     @property
     def forced_above_percent(self) -> int:

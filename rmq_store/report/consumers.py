@@ -177,11 +177,11 @@ def retention(inquiry: Inquiry) -> Section:
     if plan.log:
         when = f"now ({plan.trigger})"
         return replace(section, about=_retention_text(plan, when, said), **_of_plan(inquiry, plan))
-    segments = store.log.chain.segments
-    if len(segments) < 2:
+    may_go = store.log.files_that_may_go(store.log_range()[1])
+    if not may_go:
         about = f"Nothing is due, and the broker never deletes its last log file. {said}."
         return replace(section, about=about)
-    due = rules.expires_at(os.stat(segments[0].path).st_mtime_ns // 1_000_000)
+    due = rules.expires_at(os.stat(may_go[0].path).st_mtime_ns // 1_000_000)
     plan = plan_retention(store, rules, manual=True, now_ms=due + 1, disk_used_percent=0)
     when = f"in the first hour of deleteWhen after {shown_time(due)}, or when the disk is too full"
     about = f"Nothing is due now. {_retention_text(plan, when, said)}"

@@ -113,8 +113,11 @@ def _lag(store: StoreReader, queue: QueueId, offset: int, counted: int, now: int
 
 def _deleted_from(store: StoreReader, place: int, now: int) -> int | None:
     """When retention may delete the log file of a place (ms); None for the last file, and if unknown."""
-    segment = store.log.chain.segment_at(place)
-    if segment is None or segment == store.log.chain.segments[-1] or not store.log.chain.cost.grows:
+    segment, may_go = (
+        store.log.chain.segment_at(place),
+        store.log.files_that_may_go(store.log_range()[1]),
+    )
+    if segment is None or segment not in may_go or not store.log.chain.cost.grows:
         return None
     try:
         policy = RetentionPolicy.of(store.config)

@@ -111,7 +111,46 @@ def test_neither_hour_nor_disk_asks_for_it(aged: GoldenStore) -> None:
         files = len(store.log.chain.segments)
     assert (by_disk.trigger, len(by_disk.log)) == ("disk", 2)
     assert (by_hand.trigger, len(by_hand.log)) == ("manual", 2)
-    assert (forced.trigger, len(forced.log)) == ("forced", min(10, files - 1))
+    # The last file was created in advance; the log ends in the one before it.
+    assert (forced.trigger, len(forced.log)) == ("forced", files - 2)
+
+
+def test_above_the_share_that_forces_it_deletion_is_due_whatever_the_other_share_is(
+    aged: GoldenStore,
+) -> None:
+    """CleanCommitLogService#isSpaceToDelete looks at the higher shares first."""
+    hour = str((hour_of(NOW) + 2) % 24)
+    policy = RetentionPolicy(deleteWhen=hour, diskMaxUsedSpaceRatio=88)
+    unforced = replace(policy, cleanFileForciblyEnable=False)
+    with aged.open() as store:
+        for rules, used, trigger in (
+            (policy, 85, None),
+            (policy, 86, "forced"),
+            (unforced, 86, "disk"),
+            (replace(policy, diskSpaceCleanForciblyRatio=40), 41, "forced"),
+        ):
+            plan = plan_retention(store, rules, now_ms=NOW, disk_used_percent=used)
+            assert plan.trigger == trigger
+            oldest = why_oldest_file_is_kept(store, rules, now_ms=NOW, disk_used_percent=used)
+            assert oldest is not None
+            assert (oldest.kept_by is None) == bool(plan.log)
+
+
+def test_rounds_follow_each_other_in_an_hour_of_deletion_and_by_hand(tmp_path: Path) -> None:
+    store, later = unpack("days-crash-5.5.0", tmp_path), str((hour_of(NOW) + 2) % 24)
+    for path in log_files(store):
+        os.utime(path, ns=((NOW - 100 * HOUR) * 1_000_000,) * 2)
+    rules = replace(ALWAYS, deleteFileBatchMax=1)
+    with store.open() as opened:
+        may_go = len(opened.log.files_that_may_go(opened.log_range()[1]))
+        assert may_go > 20
+        for policy, manual, used, files in (
+            (rules, False, 10, may_go),
+            (replace(rules, deleteWhen=later), True, 10, 20),
+            (replace(rules, deleteWhen=later), False, 80, 1),  # the disk decides after each
+        ):
+            plan = plan_retention(opened, policy, manual=manual, now_ms=NOW, disk_used_percent=used)
+            assert len(plan.log) == files
 
 
 def test_by_hand_all_files_before_a_time_go(aged: GoldenStore) -> None:
@@ -123,6 +162,20 @@ def test_by_hand_all_files_before_a_time_go(aged: GoldenStore) -> None:
         before = store.message_at(plan.log_start_after).store_timestamp
         assert before <= third + 1
         assert plan_retention(store, keep_from=0).log == ()
+
+
+def test_by_hand_no_file_with_a_newer_message_goes(aged: GoldenStore) -> None:
+    """As where the clock was set back behind the message: the next file begins with an older one."""
+    first, second, third = log_files(aged)[:3]
+    newer = next(r for r in aged.truth if r["commitLogOffset"] > int(second.name))
+    with second.open("r+b") as file:
+        file.seek(newer["commitLogOffset"] - int(second.name) + 56)  # storeTimestamp
+        file.write((newer["storeTimestamp"] + HOUR).to_bytes(8, "big"))
+    with aged.open() as store:
+        moment = store.message_at(int(third.name)).store_timestamp + 1
+        assert [file.path for file in plan_retention(store, keep_from=moment).log] == [str(first)]
+        later = plan_retention(store, keep_from=moment + 2 * HOUR)
+        assert later.log_start_after > int(third.name)
 
 
 def test_what_is_left_is_a_sound_store(aged: GoldenStore) -> None:
@@ -147,7 +200,10 @@ def test_queue_and_index_files_go_with_their_last_entry(aged: GoldenStore) -> No
     with aged.open() as store:
         bases = [segment.base for segment in store.log.chain.segments]
         plan = plan_retention(store, ALWAYS, now_ms=NOW + 400 * HOUR, disk_used_percent=10)
-        assert plan.log_start_after == bases[min(10, len(bases) - 1)]
+        assert (
+            plan.log_start_after == bases[-2]
+        )  # the log ends there; the last was created in advance
+        left = [r["commitLogOffset"] for r in aged.truth if r["commitLogOffset"] >= bases[-2]]
         gone = {one.path for one in plan.queues}
         for queue in store.queues():
             files = store.view.files(queue)
@@ -160,6 +216,8 @@ def test_queue_and_index_files_go_with_their_last_entry(aged: GoldenStore) -> No
         assert [one.path for one in plan.index] == [str(p) for p in index[: len(plan.index)]]
     apply_retention(plan)
     assert aged.verified().nothing_wrong
+    with aged.open() as store:
+        assert offsets(store) == left != []
 
 
 def test_groups_that_lose_messages_are_named_before(aged: GoldenStore) -> None:
@@ -237,8 +295,13 @@ def test_the_disks_decide_as_they_do_for_the_broker(
             return SimpleNamespace(total=1000, used=used, free=950 - used)
 
         monkeypatch.setattr(shutil, "disk_usage", usage)
-        plan = plan_retention(store, RetentionPolicy(deleteWhen=str(hour)), now_ms=NOW)
-    assert plan.trigger == trigger
+        policy = RetentionPolicy(deleteWhen=str(hour))
+        assert plan_retention(store, policy, now_ms=NOW).trigger == trigger
+    # A folder that the broker only reads does not count (CleanCommitLogService#isSpaceToDelete).
+    settings = {"storePathCommitLog": folders[1], "readOnlyCommitLogStorePaths": folders[0]}
+    with golden.open(config=settings) as store:
+        plan = plan_retention(store, policy, now_ms=NOW)
+        assert plan.disk_used_percent == max(log[1], queues)
 
 
 def test_a_disk_that_is_not_full_says_when_the_next_deletion_is(
@@ -337,7 +400,7 @@ def test_files_of_hours_ago_go_and_the_messages_of_the_others_stay(
     for number, path in enumerate(files):
         os.utime(path, ns=(written.get(number, now) * 1_000_000,) * 2)
     old = sum(time <= now - kept_hours * HOUR for time in written.values())
-    start = int(files[min(old, 10, len(files) - 1)].name)  # at most ten in a round
+    start = int(files[min(old, len(files) - 1)].name)
     rules = replace(ALWAYS, fileReservedTime=kept_hours)
     with golden.open() as store:
         plan = plan_retention(store, rules, now_ms=now, disk_used_percent=10)

@@ -264,6 +264,11 @@ def retention(
     done = f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else ""
     unread = f", with {counted(plan.unread, 'unread message')}" if plan.unread else ""
     lines.append(f"{counted(len(files), 'file')}, {size(plan.bytes)}{done}{unread}")
+    if files and plan.trigger in ("disk", "forced"):
+        limit = policy.due_above_percent
+        lines.append(
+            f"disk {plan.disk_used_percent:.0f} %: a broker deletes more every 10 seconds, down to {limit} %"
+        )
     out.record(summary, lines)
     return False
 
@@ -291,7 +296,7 @@ def _print_why(store: StoreReader, out: Output) -> None:
         "fileReservedTime": f"{policy.fileReservedTime} h: old enough from {old} on",
         "deleteWhen": f"{policy.deleteWhen}: hours of the broker's local time; here that of this host",
         "disk": f"{oldest.disk_used_percent:.0f} % used; due at any hour above {policy.due_above_percent} "
-        f"(diskMaxUsedSpaceRatio), {forced}",
+        f"({policy.due_by}), {forced}",
         "kept by": kept,
         "it goes": "never" if at is None else f"{at} at the earliest",
     }
