@@ -59,6 +59,7 @@ _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
 _ORDER = {"deletes": DELETES}
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
+_EARLY_MS = 1000  # a timer turns to a message up to one timerPrecisionMs before its time
 
 
 def delayed_messages(store: StoreReader, on_damage: OnDamage | None = None) -> Iterator[Row]:
@@ -75,7 +76,11 @@ def delayed_messages(store: StoreReader, on_damage: OnDamage | None = None) -> I
     )
     rows = iter(_with_states((*_levels(store, on_damage), *timers), newest))
     while some := list(islice(rows, _LOOKED_UP)):
-        yield from _with_copies(store, some, on_damage)
+        yield from _with_copies(store, some, timer, on_damage)
+
+
+_Copies = dict[tuple[str | None, str, int], list[MessageCopy]]
+"""By topic, UNIQ_KEY and how often it was consumed again; in the order of the log."""
 
 
 def is_due_after_log(store: StoreReader, queue: QueueId, offset: int) -> bool:
@@ -133,22 +138,24 @@ def _with_states(parts: Iterable[Iterable[Row]], newest: int) -> Iterator[Row]:
         yield row
 
 
-def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None) -> Iterator[Row]:
+def _with_copies(
+    store: StoreReader, rows: list[Row], timer: TimerFiles, on_damage: OnDamage | None
+) -> Iterator[Row]:
     """The rows; one with a later copy under its own topic is delivered, whatever files and times say.
 
     The time in the entry of a delay level may be by other levels: a recovery without the broker's
-    configuration writes that of the default ones.
+    configuration writes that of the default ones. The time of a timer is its own.
     """
     late = [row for row in rows if row["uniqKey"]]
     topics, keys = {row["topic"] for row in late}, {row["uniqKey"] for row in late}
-    copies: dict[tuple[str | None, str, int], list[MessageCopy]] = {}
+    copies: _Copies = {}
     for copy in copies_with(store, topics, keys, on_damage):
         copies.setdefault((copy.topic, copy.uniq_key, copy.reconsume_times), []).append(copy)
+    if copies:
+        _leave_out_copies_of_delivered(store, copies, timer, on_damage)
     for row in rows:
-        left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
-        delivery = next((copy for copy in left if copy.log_offset > row["commitLogOffset"]), None)
+        delivery = _take_copy(copies, row)
         if delivery is not None:
-            left.remove(delivery)  # a producer that tried twice stored two messages with one key
             row |= {
                 "state": DELIVERED,
                 "overdueMs": None,
@@ -156,6 +163,42 @@ def _with_copies(store: StoreReader, rows: list[Row], on_damage: OnDamage | None
                 "deliveredQueueOffset": delivery.queue_offset,
             }
         yield row
+
+
+def _leave_out_copies_of_delivered(
+    store: StoreReader, copies: _Copies, timer: TimerFiles, on_damage: OnDamage | None
+) -> None:
+    """Take away those of messages that a file counts as delivered: a client that sends one message object
+    twice stores two with one key, and the other may still wait."""
+    delivered, keys = read_delay_offsets(store.path), {key for _, key, _ in copies}
+    topics = ([SCHEDULE_TOPIC] if delivered else []) + ([TIMER_TOPIC] if timer.check else [])
+    for held in copies_with(store, topics, keys, on_damage):
+        place = QueueSlice(
+            QueueId(held.topic, held.queue_id), held.queue_offset, held.queue_offset + 1
+        )
+        done: Iterable[Row] = ()
+        if held.topic == TIMER_TOPIC:
+            done = filter(timer.has_delivered, _timer_records(store, place, on_damage))
+        elif held.queue_offset < delivered.get(held.queue_id, 0):
+            done = _level(store, place, on_damage)
+        for row in done:
+            _take_copy(copies, row)
+
+
+def _take_copy(copies: _Copies, row: Row) -> MessageCopy | None:
+    """The first copy that may be the delivery of a message, which no other has then; None without one."""
+    left = copies.get((row["topic"], row["uniqKey"], row["reconsumeTimes"]), [])
+    for copy in left:
+        if copy.log_offset > row["commitLogOffset"] and not is_before_time(row, copy.stored):
+            left.remove(copy)
+            return copy
+    return None
+
+
+def is_before_time(row: Row, stored: int) -> bool:
+    """Whether a copy that was `stored` then (ms) is too early for the delivery of a timer message."""
+    due = row["dueTimestamp"]
+    return row.get("kind") == TIMER and due is not None and stored < due - _EARLY_MS
 
 
 def _levels(store: StoreReader, on_damage: OnDamage | None) -> Iterator[Iterator[Row]]:
@@ -206,6 +249,11 @@ class TimerFiles:
         # What was due when the timer read it has no unit. Nothing else leads the timer to a message.
         return WAITING if self.units is None else LOST
 
+    def has_delivered(self, row: Row) -> bool:
+        """Whether the files count a message as delivered, not only as put off."""
+        is_over = self.check is not None and (row["dueTimestamp"] or 0) < self.check.read_time
+        return is_over and row["deletes"] is None and self.state_of(row) is None
+
     def tick_of(self, row: Row) -> int | None:
         """When the timer turns to a message (ms)."""
         time, due = self._time_of(row), row["dueTimestamp"]
@@ -228,9 +276,7 @@ def _timer_rows(
     later = None
     if timer.may_have_later_ones(slice_):
         later = _later_records(store, slice_, timer, on_damage)
-    for row in rows_with_properties(
-        store, slice_, _TEXTS | _ORDER, _NUMBERS, _SMALL, on_damage=on_damage
-    ):
+    for row in _timer_records(store, slice_, on_damage):
         state = timer.state_of(row)
         if state == LOST and later is None:  # or it was put off, and its unit has expired
             later = _later_records(store, slice_, timer, on_damage)
@@ -241,6 +287,13 @@ def _timer_rows(
         if later is not None and later.was_cancelled(row, timer.tick_of(row)):
             row["state"] = CANCELLED
         yield row
+
+
+def _timer_records(
+    store: StoreReader, slice_: QueueSlice, on_damage: OnDamage | None
+) -> Iterator[Row]:
+    texts = _TEXTS | _ORDER
+    return rows_with_properties(store, slice_, texts, _NUMBERS, _SMALL, on_damage=on_damage)
 
 
 def _later_records(

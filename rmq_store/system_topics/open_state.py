@@ -55,6 +55,7 @@ from rmq_store.system_topics.delayed_messages import (
     PostponedTimer,
     TimerFiles,
     delayed_messages,
+    is_before_time,
 )
 from rmq_store.system_topics.pop import PopLog
 from rmq_store.system_topics.system_topic_rows import Row, ignore_error, property_of, whole_numbers
@@ -274,11 +275,19 @@ class _Delayed:
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             place = int(headers.at[row]) + headers.base
             same = (names[codes[row]], int(headers.reconsume_times[row]))
-            for held in tuple(self._by_key.get(key, ())):
-                waiting = self._held[held].row
-                if held < place and (waiting["topic"], waiting["reconsumeTimes"]) == same:
-                    self._close(held, DELIVERED)
-                    break
+            stored = int(headers.store_timestamp[row])
+            may_be = [
+                held
+                for held in self._by_key.get(key, ())
+                if held < place and self._may_be_delivered(held, *same, stored)
+            ]
+            if may_be:  # one that a file counts as delivered, if several have the key
+                self._close(min(may_be, key=lambda held: not self._held[held].done), DELIVERED)
+
+    def _may_be_delivered(self, place: int, topic: str, times: int, stored: int) -> bool:
+        row = self._held[place].row
+        is_same = (row["topic"], row["reconsumeTimes"]) == (topic, times)
+        return is_same and not is_before_time(row, stored)
 
     def finish(self, newest: int) -> None:
         """Note what is left: it waits, unless an order cancels it or a file counts it as delivered.

@@ -111,6 +111,28 @@ def test_only_delayed_messages_that_wait_come_along(tmp_path: Path) -> None:
     assert not (tmp_path / "new/config/timercheck").exists()
 
 
+def test_of_two_messages_with_one_key_the_one_that_waits_comes_along(tmp_path: Path) -> None:
+    """As when a client sends one message object twice, with two delays; one of them was delivered."""
+    store = unpack_state("tx-expired-5.5.0", tmp_path)
+    held = {r.keys: r for r in fields(store.path) if r.topic in (LEVELS, TIMERS)}
+    twins = {"late-50": "tim-60", "late-51": "del-30", "timlate-70": "tim-61"}
+    places = {held[waits].log_offset: (waits, done) for waits, done in twins.items()}
+    for file, at, raw in list(records(store.path)):
+        if int(file.name) + at in places:
+            own, other = (
+                held[name].properties["UNIQ_KEY"].encode() for name in places[int(file.name) + at]
+            )
+            write_at(file, at + raw.index(own), other)
+    rows = run("scheduled", store.path, "--json").splitlines()
+    states = {row["keys"]: row["state"] for row in map(json.loads, rows)}
+    assert {states[name] for name in twins} == {"waiting"}
+    report = salvage(store.path, tmp_path / "new")
+    waiting = {key for key in held if key.startswith(("late-", "timlate-"))}
+    after = fields(tmp_path / "new")
+    assert {*keys(of(after, LEVELS)), *keys(of(after, TIMERS))} == waiting
+    assert (report.waiting, report.without_copy) == (len(waiting), 0)
+
+
 @pytest.mark.parametrize("gone", ["delayOffset.json*", "timercheck", "*"])
 def test_the_copies_in_the_log_prove_what_was_delivered(tmp_path: Path, gone: str) -> None:
     store = unpack_state("tx-expired-5.5.0", tmp_path)
