@@ -9,28 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from rmq_store.arrow import compute as pc
 from rmq_store.config.consumer_offsets import (
+    CONSUMER_FILES,
     config_table,
+    consumer_file,
     decode_consumer_offsets,
     offset_by_queue_id,
 )
 from rmq_store.config.dledger import refuse_members_offsets
-from rmq_store.config.json_files import (
-    exists_or_is_link,
-    next_version,
-    read_config,
-    to_fastjson,
-    write_config_json,
-)
+from rmq_store.config.json_files import next_version, read_config, to_fastjson, write_config_json
 from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
-from rmq_store.format.queues import QueueId
+from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.markers import StoreLock
+from rmq_store.reading.query import ReadOptions
 from rmq_store.reading.store_reader import StoreReader
+from rmq_store.search.selection import CLOCK_SLACK_MS
 from rmq_store.snapshot.known_topics import unknown_topic
+from rmq_store.system_topics.system_topic_rows import ignore_error
 
-FILES = ("lmqConsumerOffset.json", "consumerOffset.json")  # the first existing one is used
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -98,8 +100,8 @@ def _target(
     limits: tuple[int, int],
 ) -> int:
     low, high = limits
-    if timestamp is not None:  # in a batch queue a broker's answer is older
-        return store.view.first_since(queue, timestamp)
+    if timestamp is not None:
+        return _first_since(store, queue, timestamp)
     if to == EARLIEST:
         return low
     if to == LATEST:
@@ -119,6 +121,27 @@ def _target(
     return to
 
 
+def _first_since(store: StoreReader, queue: QueueId, timestamp: int) -> int:
+    """The first message stored at `timestamp` (ms) or later; in a batch queue a broker's answer is older.
+
+    A broker whose clock is set back stores older messages behind it, so the messages of CLOCK_SLACK_MS
+    before are looked at one by one.
+    """
+    first = store.view.first_since(queue, timestamp)
+    early = min(first, store.view.first_since(queue, timestamp - CLOCK_SLACK_MS))
+    how: ReadOptions = {
+        "columns": ("queueOffset", "storeTimestamp"),
+        "compacted": False,
+        "check_ends": False,
+        "on_damage": ignore_error,
+    }
+    for batch in store.read_slices([QueueSlice(queue, early, first)], **how):
+        newer = pc.greater_equal(batch["storeTimestamp"].cast(pa.int64()), timestamp)
+        if pc.any(newer).as_py():
+            return int(pc.min(batch["queueOffset"].filter(newer)).as_py())
+    return first
+
+
 def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
     """Write the changes under the store's lock. Returns the path of the written file.
 
@@ -136,10 +159,16 @@ def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
             key: offset_by_queue_id(path, queues)
             for key, queues in config_table(path, value, "offsetTable").items()
         }
+        light = config_table(path, value, "lmqOffsetTable")
         for change in changes:
-            queues = table.setdefault(f"{change.topic}@{change.group}", {})
-            queues[change.queue_id] = change.after
+            key = f"{change.topic}@{change.group}"
+            if name == CONSUMER_FILES[1] and change.group.startswith(LMQ_PREFIX):
+                light[key] = change.after  # LmqConsumerOffsetManager#queryOffset: queue 0 alone
+            else:
+                table.setdefault(key, {})[change.queue_id] = change.after
         value["offsetTable"] = table
+        if light:
+            value["lmqOffsetTable"] = light
         version = value.get("dataVersion")
         if isinstance(version, dict):  # 5.x brokers compare it to find changes
             value["dataVersion"] = next_version(version)
@@ -148,9 +177,8 @@ def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
 
 
 def _file_to_write(store: StoreReader) -> str:
-    """The first file that is there; one whose .bak alone is there counts."""
-    for ending in ("", ".bak"):
-        for name in FILES:
-            if exists_or_is_link(store.path / CONFIG_DIR / f"{name}{ending}"):
-                return name
-    return FILES[1]
+    """The file that a broker with this configuration reads; without its enableLmq, the one in use."""
+    enable_lmq = store.config.enableLmq
+    if enable_lmq is None:
+        return consumer_file(store.path, None)
+    return CONSUMER_FILES[enable_lmq]

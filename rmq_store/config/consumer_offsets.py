@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from rmq_store.config.json_files import (
     NUMBER,
     ConfigFile,
     config_names,
+    last_write_ms,
     read_config,
     refuse_names_of_older_fastjson,
     refuse_odd_version,
@@ -21,6 +23,7 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
+from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
 
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
@@ -44,46 +47,66 @@ class GroupOffset(NamedTuple):
     offset: int  # the next queue offset to consume, or to be sent
 
 
+def consumer_file(store: str | os.PathLike[str], enable_lmq: bool | None) -> str:
+    """The one of CONSUMER_FILES that the broker reads: the second with enableLmq (BrokerController).
+
+    Where one of them alone is there, that one. Of both, without the setting, the one written last: the other
+    is from before the setting was changed. Raises as `config_names`.
+    """
+    there = [name for name in CONSUMER_FILES if name in config_names(store)]
+    if len(there) == 1:
+        return there[0]
+    if there and enable_lmq is None:
+        return max(there, key=lambda name: last_write_ms(Path(store, CONFIG_DIR, name)) or 0)
+    return CONSUMER_FILES[bool(enable_lmq)]
+
+
 def has_consumer_offsets(store: str | os.PathLike[str]) -> bool:
     """Whether there is a file of consumer offsets, a .bak of one or a database in its place."""
     return not {*CONSUMER_FILES}.isdisjoint(config_names(store))
 
 
-def committed_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
-    """Every offset in the broker's consumer offset files.
+def committed_offsets(
+    store: str | os.PathLike[str], enable_lmq: bool | None = None
+) -> Iterator[GroupOffset]:
+    """Every offset that a group committed, in the `consumer_file`.
 
     Source: ConsumerOffsetManager. With enableLmq, LmqConsumerOffsetManager replaces its file and
     stores LMQ offsets in a separate table. Raises CorruptConfigError, also for JSON that is not a
     table of offsets, and AccessError.
     """
-    return (offset for offset in _offsets_in(store) if offset.kind in (_COMMITTED, _LIGHT))
+    offsets = _offsets_in(store, consumer_file(store, enable_lmq))
+    return (offset for offset in offsets if offset.kind in (_COMMITTED, _LIGHT))
 
 
 def committed_pulled_and_popped_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
-    """As `committed_offsets`, and those of kind pull and pop."""
-    yield from _offsets_in(store)
+    """The offsets of all CONSUMER_FILES, and of kind pop. Raises as `committed_offsets`."""
+    for name in CONSUMER_FILES:
+        yield from _offsets_in(store, name)
+    yield from _popped_offsets(store)
+
+
+def _popped_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
     for order in popped_in_order(store):
         if order.offsets:
             yield GroupOffset(POPPED, order.file, order.group, order.queue, max(order.offsets) + 1)
 
 
-def pulled_and_popped_offsets(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
+def pulled_and_popped_offsets(
+    store: str | os.PathLike[str], enable_lmq: bool | None = None
+) -> Iterator[GroupOffset]:
     """The offsets of kind pull and pop, after which no message was sent. Raises as `committed_offsets`.
 
     Source: pullOffsetTable of 5.5.0, which no broker reads back (ConsumerOffsetManager#decode), and
     OrderInfo#getQueueOffset of QueueLevelConsumerManager (before 5.5.0: ConsumerOrderInfoManager).
     """
-    return (
-        offset
-        for offset in committed_pulled_and_popped_offsets(store)
-        if offset.kind in (PULLED, POPPED)
-    )
+    offsets = _offsets_in(store, consumer_file(store, enable_lmq))
+    return chain((o for o in offsets if o.kind == PULLED), _popped_offsets(store))
 
 
-def _offsets_in(store: str | os.PathLike[str]) -> Iterator[GroupOffset]:
-    for name in CONSUMER_FILES:
-        file = read_config(store, name, decode_consumer_offsets)
-        yield from () if file is None else file.value
+def _offsets_in(store: str | os.PathLike[str], name: str) -> list[GroupOffset]:
+    file = read_config(store, name, decode_consumer_offsets)
+    return [] if file is None else file.value
 
 
 def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[GroupOffset]:
@@ -162,13 +185,15 @@ def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> PoppedInOrd
     return PoppedInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)
 
 
-def read_consumer_offsets(store: str | os.PathLike[str]) -> ConsumerOffsets:
+def read_consumer_offsets(
+    store: str | os.PathLike[str], enable_lmq: bool | None = None
+) -> ConsumerOffsets:
     """Committed offsets as group -> topic -> queueId -> next offset to consume; {} without a file.
 
     Raises as `committed_offsets`.
     """
     committed: ConsumerOffsets = {}
-    for _, _, group, queue, offset in committed_offsets(store):
+    for _, _, group, queue, offset in committed_offsets(store, enable_lmq):
         committed.setdefault(group, {}).setdefault(queue.topic, {})[queue.queue_id] = offset
     return committed
 

@@ -153,7 +153,7 @@ def lag_of(
     estimated from samples. `progress` counts offsets. Raises InvalidArgumentError for an unknown group,
     UnknownQueueError for a topic or a queue.
     """
-    every = list(committed_offsets(store.path))
+    every = list(committed_offsets(store.path, store.config.enableLmq))
     for group in set(groups).difference(offset.group for offset in every):
         require_group(store, group)
     for topic in set(topics).difference(offset.queue.topic for offset in every):

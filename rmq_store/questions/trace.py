@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rmq_store.config.consumer_offsets import CONSUMER_FILES, ConsumerOffsets, has_consumer_offsets
+from rmq_store.config.consumer_offsets import ConsumerOffsets, consumer_file, has_consumer_offsets
 from rmq_store.errors import LOG, CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
@@ -129,6 +129,7 @@ class Consumers(NamedTuple):
         """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
         popped: dict[tuple[str, QueueId, int], Row] = {}
+        file = consumer_file(store.path, store.config.enableLmq)
         offsets: ConsumerOffsets | None = None
         try:
             offsets = store.consumer_offsets() if has_consumer_offsets(store.path) else None
@@ -137,7 +138,7 @@ class Consumers(NamedTuple):
                 popped[place] = row
         except StoreError as error:
             LOG.warning("not all groups that consumed the message are known: %s", error)
-        return cls(store, offsets, path_and_write_time(store, CONSUMER_FILES[0])[1], popped)
+        return cls(store, offsets, path_and_write_time(store, file)[1], popped)
 
     def outcomes_of(self, records: Sequence[HistoryRecord]) -> Iterator[GroupOutcome]:
         """What became of a message at each group that reads one of its `records`, oldest first."""

@@ -350,7 +350,7 @@ class StoreReader:
 
         Raises CorruptConfigError where the file and its .bak are both damaged.
         """
-        return read_consumer_offsets(self.path)
+        return read_consumer_offsets(self.path, self.config.enableLmq)
 
     def entries(self, queue: QueueId, start: int, stop: int) -> Entries:
         """The entries of queue offsets [start, stop), undispatched records included.

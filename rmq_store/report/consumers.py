@@ -68,7 +68,7 @@ _LEAST_COUNTED = 1000  # messages: to sample fewer takes longer than to count th
 
 def lag(inquiry: Inquiry) -> Section:
     """How far each consumer group is behind (the answer of `rmqstore lag`)."""
-    offsets = sum(1 for _ in committed_offsets(inquiry.store.path))
+    offsets = sum(1 for _ in committed_offsets(inquiry.store.path, inquiry.store.config.enableLmq))
     section = Section("lag", "Consumer groups", commands=[inquiry.command("lag")])
     if not offsets:
         names = " or ".join(f"{CONFIG_DIR}/{name}" for name in CONSUMER_FILES)

@@ -20,12 +20,7 @@ from rmq_store.arrow.column_values import numbered_topics, stored_bodies, stored
 from rmq_store.arrow.property_columns import decode_property_columns, property_columns_at
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import SoundRun, walk
-from rmq_store.config.consumer_offsets import (
-    CONSUMER_FILES,
-    DELAY_FILE,
-    read_consumer_offsets,
-    read_delay_offsets,
-)
+from rmq_store.config.consumer_offsets import DELAY_FILE, consumer_file, read_delay_offsets
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.byte_layout import TIMER_CHECK
 from rmq_store.format.compression import enters_queue
@@ -131,7 +126,7 @@ class OpenState:
         """That of the log of a store. `progress` is given the bytes read."""
         state = cls()
         delayed, transactions = _Delayed(store, state), _Transactions(state)
-        offsets = _or_nothing(lambda: read_consumer_offsets(store.path), state)
+        offsets = _or_nothing(store.consumer_offsets, state)
         # What the revive group has read was given again, as a retry.
         pop = PopLog(offsets.get(REVIVE_GROUP, {}))
         newest = 0
@@ -447,14 +442,17 @@ def _timers(store: StoreReader) -> Iterator[ExpiredUnfinished]:
 
 def _transactions(store: StoreReader) -> Iterator[ExpiredUnfinished]:
     """Half messages that the broker had not passed, and that no op message which is left names."""
-    checked = read_consumer_offsets(store.path).get(TRANSACTION_GROUP, {})
+    checked = store.consumer_offsets().get(TRANSACTION_GROUP, {})
     for queue in store.queues(HALF_TOPIC):
         offset, first = checked.get(HALF_TOPIC, {}).get(queue.queue_id), store.min_offset(*queue)
         if offset is not None and offset < first:
             ended = ended_half_messages(store, OP_TOPIC, ignore_error)
             missing = first - offset - int(((ended >= offset) & (ended < first)).sum())
             if missing:
-                code, file = "transactions-behind", CONSUMER_FILES[0]
+                code, file = (
+                    "transactions-behind",
+                    consumer_file(store.path, store.config.enableLmq),
+                )
                 proof = (
                     f"it has checked {queue.name} to offset {offset}, which begins at {first}. Op messages "
                     "that expired too may have ended some"

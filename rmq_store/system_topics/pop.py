@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.arrow import compute as pc
-from rmq_store.config.consumer_offsets import popped_in_order, read_consumer_offsets
+from rmq_store.config.consumer_offsets import popped_in_order
 from rmq_store.errors import CorruptQueueError, StoreError
 from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict
 from rmq_store.format.queues import QueueId, QueueSlice
@@ -206,7 +206,7 @@ def _rows(
     store: StoreReader, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> Iterator[Row]:
     newest = newest_time([store]) or 0
-    pops = PopLog(read_consumer_offsets(store.path).get(REVIVE_GROUP, {}))
+    pops = PopLog(store.consumer_offsets().get(REVIVE_GROUP, {}))
     for record in _records(store, ranges, on_damage):
         for key, offset, pop, state in pops.take(record):
             ended = record["storeTimestamp"] if state == ACKNOWLEDGED else None

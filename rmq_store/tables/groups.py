@@ -170,7 +170,7 @@ GROUPS = Table(
         ("configModified", TIMESTAMP, "when it was written"),
         ("configAgeMs", LONG, "its age: later consumption is missing"),
     ),
-    lambda store, ranges: group_rows(store, committed_offsets(store.path)),
+    lambda store, ranges: group_rows(store, committed_offsets(store.path, store.config.enableLmq)),
 )
 
 

@@ -225,7 +225,7 @@ def progress_findings(
 
 def _consumers(store: StoreReader) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
-    for _, name, group, queue, offset in committed_offsets(store.path):
+    for _, name, group, queue, offset in committed_offsets(store.path, store.config.enableLmq):
         limits = _range_of(store, queue)
         if limits is None or limits[0] <= offset <= limits[1]:
             continue
@@ -255,7 +255,9 @@ def _sent(store: StoreReader) -> Iterator[Finding]:
 
     Before its first offset may be what has expired meanwhile.
     """
-    for kind, name, group, queue, offset in pulled_and_popped_offsets(store.path):
+    for kind, name, group, queue, offset in pulled_and_popped_offsets(
+        store.path, store.config.enableLmq
+    ):
         limits = _range_of(store, queue)
         if limits is None or offset <= limits[1]:
             continue
