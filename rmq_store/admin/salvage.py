@@ -49,14 +49,13 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.topics import LMQ_PREFIX, SCHEDULE_TOPIC, is_group_of_broker
+from rmq_store.format.topics import HALF_PLACE, LMQ_PREFIX, SCHEDULE_TOPIC, is_group_of_broker
 from rmq_store.markers import was_closed
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.opening import refuse_unknown_size
 from rmq_store.system_topics.open_state import (
     HALF,
     HALF_OF_OP,
-    HALF_PLACE,
     OP,
     ORIGINAL,
     HalfName,

@@ -121,6 +121,7 @@ def is_group_of_broker(group: str) -> bool:
 ORIGIN_GROUP, RETRY_TOPIC = "ORIGIN_GROUP", "RETRY_TOPIC"
 DLQ_ORIGIN_TOPIC, REAL_TOPIC = "DLQ_ORIGIN_TOPIC", "REAL_TOPIC"
 FIRST_POP = "1ST_POP_TIME"
+HALF_PLACE = "TRANS_OFFSET"  # of an op message: the log offset of its half message (RocksDB)
 PROPERTIES = (ORIGIN_GROUP, RETRY_TOPIC, DLQ_ORIGIN_TOPIC, REAL_TOPIC)
 """Names of the properties that `retry_origin` and `dead_letter_origin` look at."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,7 +12,10 @@ from rmq_store.errors import LOG, CorruptRecordError, MissingFileError, StoreErr
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
     DLQ_PREFIX,
+    REAL_TOPIC,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TRACE_TOPIC,
     dead_letter_origin,
     is_group_of_broker,
@@ -147,8 +151,7 @@ class Consumers(NamedTuple):
         for group in sorted(group for group in groups if not is_group_of_broker(group)):
             read = [record for record in records if self._reads(group, record)]
             if read:
-                retries = sum(record.topic.startswith(RETRY_PREFIX) for record in read)
-                yield self._consumption(group, read[-1], retries)
+                yield self._consumption(group, read[-1], _times_sent_back(read))
 
     def _reads(self, group: str, record: HistoryRecord) -> bool:
         topics = (self.offsets or {}).get(group, {})
@@ -157,15 +160,19 @@ class Consumers(NamedTuple):
         return (group, *_place(record)) in self.popped
 
     def _sent_back_by(self, record: HistoryRecord) -> str | None:
-        if record.topic.startswith(RETRY_PREFIX):
+        topic = _retry_topic(record)
+        if topic is not None:
             names = self.store.view.topics.known_names
-            return retry_origin(record.topic, record.properties, names).group
+            return retry_origin(topic, record.properties, names).group
         if record.topic.startswith(DLQ_PREFIX):
             return dead_letter_origin(record.topic, record.properties).group
         return None
 
     def _consumption(self, group: str, last: HistoryRecord, retries: int) -> GroupOutcome:
         queue, queue_offset = _place(last)
+        waits = _is_delayed(last)  # the group gets it again when its delay is over
+        if waits:
+            queue = QueueId(_retry_topic(last) or queue.topic, 0)
         offset = (self.offsets or {}).get(group, {}).get(queue.topic, {}).get(queue.queue_id)
         popped = self.popped.get((group, queue, queue_offset), {})
         state = "unknown" if self.offsets is None else "waiting"
@@ -173,10 +180,28 @@ class Consumers(NamedTuple):
             state = "dead"
         elif popped.get("state") in (INVISIBLE, DUE):
             state = "popped"
-        elif popped.get("state") == ACKNOWLEDGED or (offset is not None and offset > queue_offset):
+        elif popped.get("state") == ACKNOWLEDGED or (
+            offset is not None and offset > queue_offset and not waits
+        ):
             state = "consumed"
         until = popped.get("invisibleUntil") if state == "popped" else None
         return GroupOutcome(group, state, retries, *queue, offset, self.written, until)
+
+
+def _is_delayed(record: HistoryRecord) -> bool:
+    return record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
+
+
+def _retry_topic(record: HistoryRecord) -> str | None:
+    """The retry topic of a message that a group sent back, also while it is delayed; None of others."""
+    topic = record.properties.get(REAL_TOPIC, "") if _is_delayed(record) else record.topic
+    return topic if topic.startswith(RETRY_PREFIX) else None
+
+
+def _times_sent_back(records: Sequence[HistoryRecord]) -> int:
+    """How often a group sent a message back: it is stored with its delay, then in the retry topic."""
+    delayed = Counter(_is_delayed(record) for record in records if _retry_topic(record) is not None)
+    return max(delayed.values(), default=0)
 
 
 def _place(record: HistoryRecord) -> tuple[QueueId, int]:

@@ -22,6 +22,7 @@ from rmq_store.format.topics import (
     DLQ_PREFIX,
     FIRST_POP,
     GIVEN_UP_TOPIC,
+    HALF_PLACE,
     OP_TOPICS,
     REAL_TOPIC,
     RETRY_PREFIX,
@@ -241,39 +242,41 @@ def _transaction(
 
 
 def _ended_at(store: StoreReader, half: HistoryRecord) -> int | None:
-    """The store time (ms) of the op message that names the half message's queue offset: then the producer, or
-    a check that found it too old, ended the transaction. None if there is no op message."""
-    topic = OP_TOPICS[half.topic]
-    if half.queue_offset is None or topic not in store.topics():
-        return None
-    queue = QueueId(topic, half.queue_id)
-    stop = store.max_offset(*queue)
-    start = store.first_since(queue, half.store_timestamp)
+    """The log offset of the op message that names the half message, by queue offset or log offset; None
+    without one. With it the producer, or a check that found it too old, ended the transaction."""
+    ops = [
+        QueueSlice(
+            queue, store.view.offset_at_log(queue, half.commit_log_offset), store.max_offset(*queue)
+        )
+        for queue in store.queues(OP_TOPICS[half.topic])
+    ]
     named = rf"(^|,){half.queue_offset}(,|$)"
-    columns = ("body", "storeTimestamp")
-    for batch in store.read_slices(
-        [QueueSlice(queue, start, stop)], columns=columns, check_ends=False
-    ):
-        texts = batch.column("body").cast(pa.string())
-        hits = batch.filter(pc.match_substring_regex(texts, named))
+    columns = ("queueId", "commitLogOffset", "body", "properties")
+    for batch in store.read_slices(ops, columns=columns, check_ends=False):
+        places = pc.map_lookup(batch["properties"], pa.scalar(HALF_PLACE), "last")
+        by_place = pc.equal(places, str(half.commit_log_offset)).fill_null(False)
+        is_same_queue = pc.equal(batch["queueId"], half.queue_id)
+        by_offset = pc.and_(is_same_queue, pc.match_substring_regex(batch["body"], named))
+        hits = batch.filter(pc.or_(by_place, by_offset))
         if hits.num_rows:
-            return int(hits.column("storeTimestamp").cast(pa.int64())[0].as_py())
+            return int(hits["commitLogOffset"][0].as_py())
     return None
 
 
 def _damage_until(store: StoreReader, half: HistoryRecord, ended: int) -> tuple[StoreError, ...]:
-    """The errors of entries of that time, in the message's queue, that point to no intact record."""
+    """The errors of entries from the half message to that log offset, in the message's queue, that point to
+    no intact record."""
     real = half.properties.get("REAL_TOPIC", "")
     number = half.properties.get("REAL_QID", "")
     queue = QueueId(real, int(number) if number.isdigit() else half.queue_id)
     state = store.snapshot().queues.get(queue)
     if state is None:
         return ()
-    start = max(state.min_offset, store.first_since(queue, half.store_timestamp) - 1)
-    behind = store.first_since(queue, ended + 1, unreadable_before=True)
-    stop = min(state.max_offset, behind + 1)
+    first, behind = (
+        store.view.offset_at_log(queue, place) for place in (half.commit_log_offset, ended)
+    )
+    part = [QueueSlice(queue, max(state.min_offset, first - 1), min(state.max_offset, behind + 1))]
     errors: list[StoreError] = []
-    part = [QueueSlice(queue, start, stop)]
     for _ in store.read_slices(part, columns=("flag",), check_ends=False, on_damage=errors.append):
         pass
     return tuple(errors)

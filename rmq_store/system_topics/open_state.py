@@ -27,6 +27,7 @@ from rmq_store.format.compression import enters_queue
 from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
+    HALF_PLACE,
     HALF_TOPIC,
     OP_TOPIC,
     OP_TOPICS,
@@ -75,7 +76,7 @@ _TEXTS = {
     "transaction": "__transactionId__",
     "tags": "TAGS",
 }
-ORIGINAL, HALF_PLACE = "TRAN_PREPARED_QUEUE_OFFSET", "TRANS_OFFSET"
+ORIGINAL = "TRAN_PREPARED_QUEUE_OFFSET"
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS", "original": ORIGINAL, "halfPlace": HALF_PLACE}
 _SMALL = {"rollTimes": ROLL_TIMES, "checks": "TRANSACTION_CHECK_TIMES"}
 _OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()

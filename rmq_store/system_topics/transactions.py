@@ -18,7 +18,13 @@ import pyarrow as pa
 from rmq_store.arrow import compute as pc
 from rmq_store.errors import StoreError
 from rmq_store.format.byte_layout import Ints
-from rmq_store.format.topics import GIVEN_UP_TOPIC, OP_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.format.topics import (
+    GIVEN_UP_TOPIC,
+    HALF_PLACE,
+    OP_TOPICS,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
@@ -89,7 +95,7 @@ class _Ended:
         for part in whole_queues_of(store, topic):
             for batch in store.read_slices([part], columns=columns, on_damage=taker):
                 batch = batch.filter(pc.equal(batch["tags"], "d"))
-                numbers = whole_numbers(property_of(batch, "TRANS_OFFSET"))
+                numbers = whole_numbers(property_of(batch, HALF_PLACE))
                 places.append(numbers.drop_null().to_numpy())
                 bodies = batch["body"].filter(pc.is_null(numbers)).to_pylist()  # "12,13,"
                 words = [
