@@ -133,7 +133,8 @@ def decode_consumer_offsets(path: Path, content: Mapping[str, Any]) -> list[Grou
 
 class PoppedInOrder(NamedTuple):
     """What a group was given last of a queue that it pops in order: ascending queue offsets, when (ms), for
-    how long it is invisible, a bit for each that is acknowledged, and how often some were given before."""
+    how long it is invisible, a bit for each that is acknowledged, how often some were given before, and until
+    when (ms) those are invisible whose time was changed since (OrderInfo#needBlock)."""
 
     file: str  # the name of the file, or of its .bak, that was read in config/
     group: str
@@ -143,6 +144,7 @@ class PoppedInOrder(NamedTuple):
     invisible_ms: int
     acknowledged: int
     counts: dict[int, int]
+    visible_at: dict[int, int]
 
 
 def popped_in_order(store: str | os.PathLike[str]) -> list[PoppedInOrder]:
@@ -181,8 +183,13 @@ def _in_order(path: Path, group: str, queue: QueueId, order: Any) -> PoppedInOrd
     listed = [_number(path, distance, 63) for distance in order.get("o") or []]
     offsets = [*listed[:1], *(listed[0] + distance for distance in listed[1:])]
     time, invisible, bits = (int(order.get(name) or 0) for name in ("popTime", "i", "cm"))
-    counts = {int(key): int(count) for key, count in config_table(path, order, "oc").items()}
-    return PoppedInOrder(path.name, group, queue, offsets, time, invisible, bits, counts)
+    counts, visible_at = (
+        {int(key): int(value) for key, value in config_table(path, order, name).items()}
+        for name in ("oc", "ot")
+    )
+    return PoppedInOrder(
+        path.name, group, queue, offsets, time, invisible, bits, counts, visible_at
+    )
 
 
 def read_consumer_offsets(

@@ -251,7 +251,7 @@ def _given_in_order(store: StoreReader, newest: int) -> Iterator[Row]:
     """The rows of queues that are popped in order: what each group was given last."""
     for order in popped_in_order(store.path):
         for at, offset in enumerate(order.offsets):
-            until = order.time + order.invisible_ms
+            until = order.visible_at.get(offset, order.time + order.invisible_ms)
             state = INVISIBLE if until > newest else DUE
             state = ACKNOWLEDGED if order.acknowledged >> at & 1 else state
             pop = PoppedMessage(

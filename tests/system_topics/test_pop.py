@@ -130,6 +130,25 @@ def test_lag_and_trace_go_on_where_it_is_not_known(tmp_path: Path) -> None:
     assert "consumerOrderInfo.json" in call("table", "pop", str(store)).stderr
 
 
+def test_a_message_in_order_is_invisible_until_the_time_that_a_client_has_set(
+    copy: GoldenStore,
+) -> None:
+    """OrderInfo#needBlock: `ot` has the time of a queue offset, instead of popTime + i."""
+    newest = max(record["storeTimestamp"] for record in copy.truth)
+    until = newest + 600_000
+    order = {"o": [38, 1], "popTime": newest - 40_000, "i": 30_000, "cm": 0, "ot": {"38": until}}
+    path = Path(copy.path, "config", "consumerOrderInfo.json")
+    path.write_text(json.dumps({"table": {"orders@g": {"0": order}}}), "utf-8")
+    with copy.open() as store:
+        rows = store.table("pop").to_pylist()
+    found = {
+        row["queueOffset"]: (row["state"], int(row["invisibleUntil"].timestamp() * 1000))
+        for row in rows
+        if row["consumerGroup"] == "g"
+    }
+    assert found == {38: ("invisible", until), 39: ("due", newest - 10_000)}
+
+
 def test_a_database_has_what_was_not_acknowledged(tmp_path: Path) -> None:
     """As a broker with popConsumerKVServiceEnable keeps it (PopConsumerRocksdbStore)."""
     store = unpack_field("pop-stages-5.5.0", tmp_path, "state") / STAGES[0]
