@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import javaproperties
+
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, MissingFileError, nearest
 from rmq_store.files.durable_files import read_file
 from rmq_store.format.byte_layout import (
@@ -235,18 +237,19 @@ def _typed(name: str, value: Any) -> Any:
             )
         return text.lower() == "true"
     if "int" in kind:
-        if not re.fullmatch(r"\d+", text) or int(text) == 0:
-            raise InvalidArgumentError(
-                reason=f"{name} is not a size", expected="a whole number above 0", actual=value
-            )
+        least = 0 if re.search("Reserved|Ratio|LeastPages", name) else 1
+        if not re.fullmatch(r"\d+", text) or int(text) < least:
+            what = "a whole number above 0" if least else "a whole number"
+            raise InvalidArgumentError(reason=f"{name} is not {what}", actual=value)
         return int(text)
     return text
 
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """A file of Java properties (`name=value`, `#` starts a comment) as texts.
+    """A file of Java properties as texts. Its names and numbers are ASCII; a comment may be in any encoding.
 
-    Raises MissingFileError, AccessError, CorruptConfigError for a file that is no text.
+    Raises MissingFileError, AccessError, CorruptConfigError for a file that is no text, and for an escape
+    with which no broker starts.
     """
     try:
         raw = read_file(path)
@@ -265,15 +268,15 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
             expected="lines of name=value",
             advice="Give the broker.conf that the broker was started with",
         )
-    properties: dict[str, str] = {}
-    # A comment may be in another encoding; names and numbers are ASCII in all of them.
-    for line in raw.decode("utf-8", "replace").splitlines():
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        name, _, value = (line if "=" in line else line.replace(":", "=", 1)).partition("=")
-        properties[name.strip()] = value.strip()
-    return properties
+    try:
+        properties: dict[str, str] = javaproperties.loads(raw.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise CorruptConfigError(
+            path,
+            reason=f"java.util.Properties cannot read the file: {error}",
+            advice="A broker does not start with it. Write a backslash twice",
+        ) from None
+    return {name: value.strip() for name, value in properties.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, MissingFileError
@@ -92,3 +93,19 @@ def test_a_file_that_a_broker_is_writing_is_read_again(
 
     monkeypatch.setattr("rmq_store.config.json_files.time", SimpleNamespace(sleep=written))
     assert read_consumer_offsets(tmp_path) == {"g": {"orders": {0: 7}}}
+
+
+def test_a_configuration_is_read_as_java_reads_properties(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "# a comment \\\nbrokerName=broker\\-a\nfileReservedTime = 0\n"
+        "storePathCommitLog=/data/a,\\\n    /data/b\ndeleteWhen: 05\n",
+        "utf-8",
+    )
+    config = StoreConfig.read(conf)
+    assert config.brokerName == "broker-a"
+    assert (config.fileReservedTime, config.deleteWhen) == (0, "05")
+    assert paths_in(config.storePathCommitLog) == ["/data/a", "/data/b"]
+    conf.write_text("storePathRootDir=C:\\users\n", "utf-8")
+    with pytest.raises(CorruptConfigError, match="Properties cannot read"):
+        StoreConfig.read(conf)
