@@ -6,6 +6,7 @@ One table, for every error and finding about such a file. What it says was tried
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from rmq_store.format.byte_layout import CHECKPOINT_FILE, TIMER_CHECK, TIMER_LOG
 
@@ -25,12 +26,18 @@ EFFECTS = {
 }
 """What a broker does that starts without the file and its .bak, which it makes again, empty."""
 
-NEWEST_FILES = 10
-"""The log files that a broker dispatches again, of 5.4.0 or later and with the default settings."""
-OF_NEWEST_FILES = (
-    f"a broker of 5.4.0 or later dispatches its {NEWEST_FILES} newest log files alone, unless "
-    "commitLogRecoverMaxNum in its broker.conf is larger"
+_NEWEST_FILES = 10
+_OF_NEWEST_FILES = (
+    f" (a broker of 5.4.0 or later dispatches its {_NEWEST_FILES} newest log files alone, unless "
+    "commitLogRecoverMaxNum in its broker.conf is larger)"
 )
+
+
+def limit_of_dispatch(bases: Sequence[int], first: int) -> str:
+    """What limits a broker that is to list the records from log offset `first` on, in words; empty if it
+    lists all. `bases`: the log offsets at which the files of the log begin."""
+    is_far = len(bases) > _NEWEST_FILES and first < bases[-_NEWEST_FILES]
+    return _OF_NEWEST_FILES if is_far else ""
 
 
 LEAVES_EMPTY = (

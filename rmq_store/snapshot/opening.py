@@ -21,6 +21,7 @@ from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import RecordOrGap, SoundRun, current_end, sound_headers, walk
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.locate import tiered_queues
+from rmq_store.config.without_file import limit_of_dispatch
 from rmq_store.consumequeue.queue_folders import QueueFolders, line_of_lost_end
 from rmq_store.errors import (
     LOG,
@@ -295,9 +296,11 @@ class Opening:
         count, total = sum(map(len, tails)), sum(int(tail.size.sum()) for tail in tails)
         if not count:
             return None
+        bases = [segment.base for segment in self.view.log.chain.segments]
+        but = limit_of_dispatch(bases, min(int(tail.log_offset.min()) for tail in tails))
         return (
             f"{counted(count, 'message')} at the end of the log ({size(total)}) in no queue yet: a broker "
-            "lists them when it starts, and reads here give them"
+            f"lists them when it starts{but}, and reads here give them"
         )
 
     def _tiered(self) -> Iterator[str]:

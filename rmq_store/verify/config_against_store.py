@@ -99,7 +99,7 @@ def start_findings(store: StoreReader, records: int, last_timestamp: int) -> Ite
                 f"A broker {effect_without(CHECKPOINT_FILE)}",
             )
         return
-    end, newest = store.log_range()[1], checkpoint.newest_timestamp
+    end, newest, unless = store.log_range()[1], checkpoint.newest_timestamp, ""
     if records and checkpoint.logics_physical_offset >= end:
         said = (
             f"the queues list the record at log offset {checkpoint.logics_physical_offset}, "
@@ -112,9 +112,10 @@ def start_findings(store: StoreReader, records: int, last_timestamp: int) -> Ite
             if records
             else "the log has none: the log"
         )
+        unless = ", unless a clock was set back" if records else ""
     else:
         return
-    yield an_error("checkpoint-ahead", str(path), f"it says that {said} is lost", _LOST_END)
+    yield an_error("checkpoint-ahead", str(path), f"it says that {said} is lost{unless}", _LOST_END)
 
 
 def config_findings(store: StoreReader) -> Iterator[Finding]:
@@ -227,7 +228,7 @@ def _consumers(store: StoreReader) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
     for _, name, group, queue, offset in committed_offsets(store.path, store.config.enableLmq):
         limits = _range_of(store, queue)
-        if limits is None or limits[0] <= offset <= limits[1]:
+        if limits is None or limits[0] <= max(0, offset) <= limits[1]:  # below 0 is none
             continue
         if group == TRANSACTION_GROUP and offset < limits[0]:
             continue  # most of them have ended: `expired_unfinished` has the others

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_store.arrow.column_values import DecodedRecords
-from rmq_store.config.without_file import NEWEST_FILES, OF_NEWEST_FILES
+from rmq_store.config.without_file import limit_of_dispatch
 from rmq_store.consumequeue.entry_of_record import DispatchRequests
 from rmq_store.errors import MissingFileError, StoreError
 from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR, CONSUMEQUEUE_DIR, Ints, Mask
@@ -596,11 +596,10 @@ def _waiting(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     A broker that stops removes the file `abort` only after it has listed all.
     """
     is_lost = store.opening.is_closed
-    files = store.log.chain.segments
+    bases = [segment.base for segment in store.log.chain.segments]
     for queue, count in sorted(tally.waiting.items()):
         first = tally.first_waiting[queue]
-        is_far = len(files) > NEWEST_FILES and first < files[-NEWEST_FILES].base
-        but = f" ({OF_NEWEST_FILES})" if is_far else ""
+        but = limit_of_dispatch(bases, first)
         yield Finding(
             Severity.WARNING if is_lost else Severity.NOTE,
             "not-dispatched",

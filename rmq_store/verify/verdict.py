@@ -67,8 +67,8 @@ class Verdict:
     """The verdict on a store. `state`: sound; flawed, if nothing is lost and something is wrong; damaged.
 
     `unlisted`: messages of the log that no consumer gets; `moved`: those that a queue lists at another queue
-    offset than their own. `starts`: whether a broker starts on it; None if
-    one has it open, the files are not on this host, or the store has RocksDB or is in DLedger mode.
+    offset than their own. `starts`: whether a broker starts on it; None if one has it open, the log grew, the
+    files are not on this host, or the store has RocksDB or is in DLedger mode.
     `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues.
     """
 
@@ -133,8 +133,8 @@ class Verdict:
     def _broker(self) -> str:
         if self.starts is None:
             return (
-                "not known: a process has the store open, it is not on this host, or it has queues in "
-                "RocksDB or a log in DLedger mode"
+                "not known: a process writes to the store or has it open, it is not on this host, or it has "
+                "queues in RocksDB or a log in DLedger mode"
             )
         if self.refusals:
             first, more = self.refusals[0], len(self.refusals) - 1

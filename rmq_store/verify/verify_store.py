@@ -527,7 +527,6 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     findings.add_all(entry_findings(store, whole.entries))
     index, health, start = whole.beside or ChecksBesideLog.of(store)
     config = list(config_findings(store))
-    findings.add_all(_refused_files(start, [*findings, *config]))
     beside = Findings([*lost_end, *index])
     beside.add_all(_about_index(store, health, whole))
     beside.add_all(at_start)
@@ -535,6 +534,9 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     # Index, checkpoint and offsets follow the log, so its end now is after all that they have just said.
     now = current_end(store.log, end)
     ahead = () if now == end else _AHEAD
+    if now > end:
+        start = None  # its dry recovery saw what arrived
+    findings.add_all(_refused_files(start, [*findings, *config]))
     findings.add_all(finding for finding in beside if finding.code not in ahead)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)

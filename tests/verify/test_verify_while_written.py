@@ -39,6 +39,7 @@ def test_records_that_arrive_meanwhile_are_no_error(copy: GoldenStore, count: in
     assert (report.records, report.log_end) == (before.records, before.log_end)
     (grew,) = (f for f in report.findings if f.code == "log-grew")
     assert grew.severity is Severity.NOTE
+    assert (report.verdict.starts, report.verdict.help) == (None, None)
     whole = verified(path, broker_conf=copy.conf)
     assert whole.nothing_wrong
     assert whole.records == before.records + count
