@@ -124,6 +124,6 @@ def _outcome(row: Row) -> str | None:
     if row.get("success") is None:
         return None
     code = row.get("contextCode")
-    if code is not None and 0 <= code < len(_CONSUMED):
-        return _CONSUMED[code]
+    if code is not None and bool(code) != row["success"] and 0 <= code < len(_CONSUMED):
+        return _CONSUMED[code]  # a client that sends none leaves 0
     return "SUCCESS" if row["success"] else "FAILED"

@@ -86,7 +86,7 @@ def _unacknowledged(
 
 def _lag(store: StoreReader, queue: QueueId, offset: int, counted: int, now: int) -> Row:
     low, high = store.view.limits(queue)
-    status = "BELOW_MIN" if offset < low else ABOVE_MAX if offset > high else "OK"
+    status = "BELOW_MIN" if max(0, offset) < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.topics.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
