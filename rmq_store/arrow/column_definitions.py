@@ -60,7 +60,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("properties", PROPERTIES, False, "all properties, by the broker's decoding rule"),
     Column("rawBody", pa.binary(), False, "body as stored, possibly compressed", True),
     Column("rawProperties", pa.binary(), False, "all properties as stored", True),
-    Column("tagsCode", pa.int64(), True, "tagsCode of the queue entry: hash of TAGS", True),
+    Column(
+        "tagsCode",
+        pa.int64(),
+        True,
+        "tagsCode of the queue entry: hash of TAGS; of a delayed message its time",
+        True,
+    ),
     Column(
         "recordQueueOffset",
         pa.int64(),

@@ -278,11 +278,10 @@ def messages_of(
 
 def _time(name: str, value: int | str | None) -> Time | None:
     """The value of an argument that takes a time. Raises InvalidArgumentError for another."""
-    if not isinstance(value, str):
-        moment: int | None = number(name, value)
-        return moment
+    if value is None or value == 0:
+        return value
     try:
-        return parse_time(value)
+        return parse_time(value if isinstance(value, str) else str(number(name, value)))
     except NotATimeError as error:
         raise InvalidArgumentError(reason=f"{name}={value!r} {error}") from None
 

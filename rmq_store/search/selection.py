@@ -333,14 +333,16 @@ def _offset(
     if not selection.fail_on_data_loss:
         LOG.warning("%s is not in %s to %s; the remaining messages are read", what, *limits)
         return min(offset, limits[1])
-    kind = DataLossError if offset < limits[0] else InvalidArgumentError
+    is_behind = offset > limits[1]
+    kind = InvalidArgumentError if is_behind else DataLossError
+    why = "The queue ends before it" if is_behind else "The messages may have expired"
     raise kind(
         store.path,
         reason=f"{what} is not in the queue",
         expected=f"{limits[0]} to {limits[1]}",
         actual=offset,
-        advice="The messages may have expired; -2 is the earliest offset, -1 the latest; "
-        "failOnDataLoss=false reads the remaining messages",
+        advice=f"{why}; -2 is the earliest offset, -1 the latest; failOnDataLoss=false reads the remaining "
+        "messages",
     )
 
 

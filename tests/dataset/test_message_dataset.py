@@ -546,6 +546,9 @@ def test_times_narrow_the_dataset_itself(clean: GoldenStore) -> None:
         assert dataset.count_rows() == sum(since <= stamp < until for stamp in stamps)
         both = dataset.filter(F("storeTimestamp") < time(stamps[200]))
         assert both.count_rows() == sum(since <= stamp < stamps[200] for stamp in stamps)
+        with pytest.raises(InvalidArgumentError, match="as seconds"):
+            opened.messages(since=since // 1000)
+        assert opened.messages(since=0).count_rows() == opened.messages().count_rows()
         assert opened.messages(since=since, until=since).count_rows() == 0
         with pytest.raises(InvalidArgumentError, match="Give an end that is not before the start"):
             opened.messages(since=until, until=since)

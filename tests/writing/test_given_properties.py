@@ -12,6 +12,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.errors import InvalidMessageError
 from rmq_store.format.compression import SysFlag
+from tests.support.golden import unpack
 from tests.support.stores import SMALL, batch_of
 
 INNER = int(SysFlag.INNER_BATCH)
@@ -156,3 +157,74 @@ def test_what_differs_is_refused(case: str, tmp_path: Path) -> None:
         with pytest.raises(InvalidMessageError, match="differ"):
             store.append_batch(batch_of([row]))
         assert store.max_offset("orders", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        (
+            {"properties": {"a": "x\x02TAGS\x01evil"}},
+            "the value of a property has the separator 0x02",
+        ),
+        (
+            {"properties": {"b": "y", "a\x01b": "x"}},
+            "the name of a property has the separator 0x01",
+        ),
+        ({"properties": {"a\x02b": "x"}}, "the name of a property has the separator 0x02"),
+        ({"properties": {"": "x"}}, "a property has no name"),
+        ({"tags": "a\x02b"}, "tags has the separator 0x02"),
+        ({"keys": "a", "uniqKey": "\x02"}, "uniqKey has the separator 0x02"),
+    ],
+)
+def test_what_readers_take_for_other_properties_is_refused(
+    message: dict[str, Any], fault: str, tmp_path: Path
+) -> None:
+    """MessageDecoder#string2messageProperties ends an item at 0x02 and a name at the first 0x01."""
+    with MessageStore.create(tmp_path / "new", SMALL) as store:
+        with pytest.raises(InvalidMessageError, match=f"message 1 of the batch: {fault}"):
+            store.append_batch(batch_of(rows_of(dict.fromkeys(message), message)))
+        store.append({**rows_of({})[0], "properties": {"a": "x\x01y", "none": ""}})
+    with MessageStore.open(tmp_path / "new") as store:
+        assert store.get_message("orders", 0, 0).messages[0].properties == {"a": "x\x01y"}
+
+
+def test_a_row_that_was_read_from_a_light_queue_is_refused(tmp_path: Path) -> None:
+    """It lists the record of another topic, whose own row brings the entry: two counters for one queue."""
+    golden = unpack("lmq-5.3.3", tmp_path)
+    columns = ("topic", "queueId", "rawBody", "rawProperties", "sysFlag", "bornTimestamp")
+    with golden.open() as source, MessageStore.create(tmp_path / "new", STORE) as target:
+        for topic, fits in (("%LMQ%device-0", False), ("orders", True)):
+            for batch in source.read_batches(topic, columns=columns):
+                rows = batch.rename_columns({"rawBody": "body"})
+                if fits:
+                    target.append_batch(rows, copied=True)
+                    continue
+                with pytest.raises(
+                    InvalidMessageError, match="read from the light queue"
+                ) as refused:
+                    target.append_batch(rows, copied=True)
+                assert "Leave out the topics %LMQ%" in (refused.value.advice or "")
+    with MessageStore.open(tmp_path / "new") as copy, golden.open() as source:
+        for queue in source.queues("orders"):
+            assert copy.max_offset(*queue) == source.max_offset(*queue)
+
+
+def test_a_queue_that_no_topic_can_have_is_refused(tmp_path: Path) -> None:
+    """topics.json has the number of queues in 32 bits; with more a broker does not read the file."""
+    message = rows_of({})[0]
+    with MessageStore.create(tmp_path / "new", SMALL) as store:
+        with pytest.raises(InvalidMessageError, match="no topic has so many queues"):
+            store.append({**message, "queueId": 2**31 - 1})
+        store.append({**message, "queueId": 2**31 - 2})
+    with MessageStore.append_to(tmp_path / "new", SMALL) as store:
+        store.append({**message, "queueId": 2**31 - 2})
+
+
+def test_a_store_time_before_1970_of_a_copied_row_is_kept(tmp_path: Path) -> None:
+    times = pa.array([-1, 5], pa.int64())
+    rows = batch_of(rows_of({}, {})).append_column("storeTimestamp", times)
+    with MessageStore.create(tmp_path / "new", SMALL) as store:
+        store.append_batch(rows, copied=True)
+    with MessageStore.open(tmp_path / "new") as store:
+        found = store.get_message("orders", 0, 0).messages
+    assert [message.store_timestamp for message in found] == [-1, 5]

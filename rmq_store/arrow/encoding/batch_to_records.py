@@ -246,6 +246,7 @@ def prepare(
     )
     sizes = {"body": of_bodies, "properties": of_properties, "record": prepared.total}
     check_sizes({**sizes, "room": prepared.total}, config, dialect, copied=copied)
+    _refuse_last_queue_id(prepared.queue_id)
     if not copied:
         _refuse_negative(prepared.queue_id, "queueId")
         _refuse_negative(prepared.store_timestamp, "storeTimestamp")
@@ -262,6 +263,15 @@ def _refuse_negative(values: npt.NDArray[Any], name: str) -> None:
     negative = np.flatnonzero(values < 0)
     if len(negative):
         raise invalid_message(int(negative[0]), f"{name} is below 0")
+
+
+def _refuse_last_queue_id(numbers: npt.NDArray[np.int32]) -> None:
+    """topics.json has the number of queues as 32 bits, so no topic has a queue of the highest id."""
+    rows = np.flatnonzero(numbers == np.iinfo(np.int32).max)
+    if len(rows):
+        raise invalid_message(
+            int(rows[0]), f"no topic has so many queues as queueId {numbers[rows[0]]}"
+        )
 
 
 def columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -337,6 +347,7 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
 
 
 _ITEM_END = bytes([PROPERTY_SEPARATOR])
+_MULTI_DISPATCH = Property.INNER_MULTI_DISPATCH.encode()
 _KINDS = {
     **{name: pa.from_numpy_dtype(kind) for name, kind in NUMBER_COLUMNS.items()},
     "queueId": pa.int32(),
@@ -509,6 +520,12 @@ def with_offset_properties(
     ends_last = "rawProperties" in columns or not dialect.has("no_last_separator")
     queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
     for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
+        if queue.topic.startswith(LMQ_PREFIX) and _MULTI_DISPATCH in stored[row]:
+            raise invalid_message(
+                row,
+                f"it was read from the light queue {queue.topic}, which lists a record of another topic",
+                advice=f"Leave out the topics {LMQ_PREFIX}...: the record's own row brings its entries there",
+            )
         if places.are_in(stored[row], flag):
             raw = places.set(stored[row], flag, queue, enters_queue(flag))
             stored[row] = raw if ends_last else raw.removesuffix(_ITEM_END)

@@ -37,6 +37,7 @@ PROPERTY_WORDS = {"keys": Property.KEYS, "tags": Property.TAGS, "uniqKey": Prope
 # An Arrow scalar, because converting a plain value makes pyarrow search for pandas,
 # and without pandas each search walks the import path.
 _NO_TEXT = pa.scalar("", pa.string())
+_SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
 _SECTOR = bytes(512)  # what a disk writes at once
 _CRC_FRONT = np.frombuffer(CRC_PROPERTY.encode() + bytes([NAME_VALUE_SEPARATOR]), dtype=np.uint8)
 
@@ -168,6 +169,7 @@ def property_strings_of_maps(column: pa.Array, *, last_separator: bool = True) -
         _refuse_null(pc.and_(keys.is_valid(), values.is_valid()), items)
     (key_ends, names), (value_ends, texts) = buffers(keys), buffers(values)
     first, last = int(items[0]), int(items[-1])
+    _refuse_other_items(keys.slice(first, last - first), values.slice(first, last - first), items)
     size = sum(int(ends[last] - ends[first]) for ends in (key_ends, value_ends))
     out, ends = _room_for(size + 2 * (last - first), len(column))
     loops.join_items(
@@ -181,8 +183,32 @@ def _refuse_null(given: pa.Array, items: Numbers) -> None:
     """Raises InvalidMessageError if one of the items that rows have is not given."""
     missing = np.flatnonzero(~given.to_numpy(zero_copy_only=False)[items[0] : items[-1]])
     if len(missing):
-        row = int(np.searchsorted(items, items[0] + missing[0], side="right")) - 1
-        raise invalid_message(row, "a property is null")
+        raise invalid_message(_row_of_item(missing[0], items), "a property is null")
+
+
+def _refuse_other_items(names: pa.Array, values: pa.Array, items: Numbers) -> None:
+    """Raises InvalidMessageError for an item that readers take for others (MessageDecoder). An empty value
+    counts as absent."""
+    for column, what, separators in (
+        (names, "name", _SEPARATORS),
+        (values, "value", _SEPARATORS[1:]),
+    ):
+        ends, raw = buffers(column)
+        lengths, used = np.diff(ends), raw[ends[0] : ends[-1]]
+        if what == "name" and not lengths.all():
+            row = _row_of_item(int(np.argmin(lengths)), items)
+            raise invalid_message(row, "a property has no name")
+        for separator in separators:
+            if (used == separator).any():
+                at = int(ends[0]) + int(np.argmax(used == separator))
+                row = _row_of_item(int(np.searchsorted(ends, at, side="right")) - 1, items)
+                raise invalid_message(
+                    row, f"the {what} of a property has the separator {separator:#04x}"
+                )
+
+
+def _row_of_item(number: int, items: Numbers) -> int:
+    return int(np.searchsorted(items, items[0] + number, side="right")) - 1
 
 
 def _room_for(size: int, count: int) -> tuple[Bytes, Numbers]:
@@ -202,6 +228,11 @@ def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> p
         buffers(cast_column(words.get(name, nothing), pa.string(), name).fill_null(_NO_TEXT))
         for name in PROPERTY_WORDS
     ]
+    for (its_ends, raw), name in zip(columns, PROPERTY_WORDS, strict=True):
+        used = raw[its_ends[0] : its_ends[-1]] == PROPERTY_SEPARATOR
+        if used.any():
+            row = int(np.searchsorted(its_ends, its_ends[0] + np.argmax(used), side="right")) - 1
+            raise invalid_message(row, f"{name} has the separator {PROPERTY_SEPARATOR:#04x}")
     fronts, front_ends = _fronts_of(PROPERTY_WORDS.values())
     size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in columns)
     out, ends = _room_for(size + count * (len(fronts) + len(PROPERTY_WORDS)), count)
