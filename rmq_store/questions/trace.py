@@ -133,16 +133,18 @@ class Consumers(NamedTuple):
         """That of a store, about some records. Warns if a file that says it cannot be read."""
         places = set(map(_place, records))
         popped: dict[tuple[str, QueueId, int], Row] = {}
-        file = consumer_file(store.path, store.config.enableLmq)
         offsets: ConsumerOffsets | None = None
+        written: int | None = None
         try:
+            file = consumer_file(store.path, store.config.enableLmq)
+            written = path_and_write_time(store, file)[1]
             offsets = store.consumer_offsets() if has_consumer_offsets(store.path) else None
             for row in newest_popped(store, lambda row: place_of_pop_row(row) in places):
                 place = row["consumerGroup"], *place_of_pop_row(row)
                 popped[place] = row
         except StoreError as error:
             LOG.warning("not all groups that consumed the message are known: %s", error)
-        return cls(store, offsets, path_and_write_time(store, file)[1], popped)
+        return cls(store, offsets, written, popped)
 
     def outcomes_of(self, records: Sequence[HistoryRecord]) -> Iterator[GroupOutcome]:
         """What became of a message at each group that reads one of its `records`, oldest first."""

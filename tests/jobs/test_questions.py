@@ -251,6 +251,25 @@ def test_dead_letters_are_sent_again_to_their_origin_once(
         dlq.run(None, spec)
 
 
+def test_a_dead_letter_that_was_popped_begins_anew(tmp_path: Path) -> None:
+    """With 1ST_POP_TIME its first attempt would count as another one."""
+    properties = {
+        "DLQ_ORIGIN_TOPIC": "orders",
+        "1ST_POP_TIME": "1",
+        "ORIGIN_GROUP": "g",
+        "own": "a",
+    }
+    with MessageStore.create(tmp_path / "dead") as writer:
+        row = {"topic": "%DLQ%g", "queueId": 0, "body": b"x", "properties": properties}
+        writer.append(row)
+    spec = dlq.DlqSpec(str(tmp_path / "dead"), groups=("g",), resend=str(tmp_path / "again"))
+    assert dlq.run(None, spec).ok
+    with MessageStore.open(tmp_path / "again") as opened:
+        (message,) = opened.get_message("orders", 0, 0).messages
+    names = {name for name in message.properties if not name.startswith("REPLAY_")}
+    assert names - {"UNIQ_KEY"} == {"own"}
+
+
 def test_some_dead_letters_are_added_to_a_store_after_a_dry_run(
     store: GoldenStore, tmp_path: Path
 ) -> None:

@@ -31,6 +31,8 @@ def test_the_outcome_is_that_of_sending_consuming_or_the_transaction() -> None:
     assert (short["success"], "offsetMsgId" in short) == (True, False)
     (consumed,) = reports_in("SubAfter\x01req\x01id\x019\x01false\x01k\x012\x01178\x01group\x02")
     assert (consumed["outcome"], consumed["groupName"]) == ("EXCEPTION", "group")
+    (failed,) = reports_in("SubAfter\x01req\x01id\x019\x01false\x01k\x010\x01178\x01group\x02")
+    assert (failed["outcome"], failed["contextCode"]) == ("FAILED", 0)  # the client sent no code
 
 
 def test_what_is_no_report_is_shown_as_its_text() -> None:
