@@ -304,7 +304,7 @@ def _of_store(
             except StoreError as error:
                 row["problem"] = str(error)
         start = store.log.start if reached is None or "problem" in row else reached.place.offset
-        end = follower.follower_of(name, target).end(store.log, start)
+        end = follower.end_finder_of(name, target).end(store.log, start)
         row["logEnd"] = end
         if "problem" in row or (reached is None and begins):
             return row  # nothing says where the query begins

@@ -150,7 +150,7 @@ def _copy(path: Path, copy: Path) -> None:
 # --- with other offsets ---------------------------------------------------------------------------
 
 
-class CarriedConfig:
+class AdaptedConfig:
     """The configuration of a store as one with other queue offsets gets it.
 
     `unread` says of each file that cannot be read what it holds and why: damage of the configuration does not

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.admin.carried_files import BATCH, CarriedConfig, write_zero_delay_offsets
+from rmq_store.admin.carried_files import BATCH, AdaptedConfig, write_zero_delay_offsets
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, rows_with_record_crc
@@ -456,7 +456,7 @@ class _Salvaging:
     ) -> None:
         self._store, self._writer, self._report, self._state = store, writer, report, state
         self._moved = None if state is None else RecordMover(state, writer)
-        self._config = CarriedConfig(store.path)
+        self._config = AdaptedConfig(store.path)
         self._committed = [
             (group, QueueId(topic, queue_id), offset)
             for group, topic, queue_id, offset in self._config.committed

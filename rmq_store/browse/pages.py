@@ -35,7 +35,7 @@ from rmq_store.reading.query import ReadOptions
 from rmq_store.report.section import Grid, Remark, ReportCell, Section, text
 from rmq_store.report.store_report import SECTIONS, section_of
 from rmq_store.search.find_messages import find as find_by
-from rmq_store.search.find_messages import find_by_id, in_listed_places, why_not_found
+from rmq_store.search.find_messages import find_by_id, why_not_found, with_listed_offsets_only
 from rmq_store.search.message_history import MessageHistory
 from rmq_store.search.selection import Search, ranges_in_store, stored_in_time
 from rmq_store.sql.database import StoreDatabase
@@ -372,7 +372,9 @@ def _read_columns(question: PageRequest, columns: Sequence[str] | None) -> pa.Ta
     store, at = question.store, question.number("at")
     if at is not None:
         of_log = store.read_log(at, at + 1, include_unqueued=True, **how)
-        return pa.Table.from_batches((in_listed_places(store, b) for b in of_log), of_log.schema)
+        return pa.Table.from_batches(
+            (with_listed_offsets_only(store, b) for b in of_log), of_log.schema
+        )
     queue = QueueId(question.needed("topic"), question.number("queue") or 0)
     offset = question.number("offset") or 0
     return store.read_slices([QueueSlice(queue, offset, offset + 1)], **how).read_all()

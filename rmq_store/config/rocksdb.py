@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError, UnsupportedStoreError, from_os_error
-from rmq_store.files.rocksdb import Database, had_databases, has_database, open_database
+from rmq_store.files.rocksdb import Database, had_databases, has_database_files, open_database
 from rmq_store.files.segments import list_segments
 from rmq_store.format.byte_layout import CONFIG_DIR, CONSUMEQUEUE_DIR, CONSUMEQUEUE_ROCKSDB_DIR
 
@@ -202,7 +202,7 @@ def _text(key: bytes, at: int) -> tuple[str, int]:
 
 def rocksdb_queues(root: Path) -> Path | None:
     """The folder of the database with this store's queues; None if there is none."""
-    return next((root / name for name in _FOLDERS if has_database(root / name)), None)
+    return next((root / name for name in _FOLDERS if has_database_files(root / name)), None)
 
 
 def refuse_rocksdb(root: Path) -> None:

@@ -30,7 +30,7 @@ from rmq_store.reading.query import (
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import newest_time, ranges_by_log_slice
-from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInTime, Search, ranges_in_store
+from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInRanges, Search, ranges_in_store
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class MessageDataset(LazyDataset):
             how["keys"], how["tags"] = part.words, part.tags
             how.setdefault("check_crc", not BODIES.isdisjoint(columns))
             if not isinstance(how.get("on_damage"), str):
-                how["concerns"] = DamageInTime(store, self._search)
+                how["concerns"] = DamageInRanges(store, self._search)
             slices: Sequence[QueueSlice] = part.slices
             if part.words:
                 view = store.ranges_for(self._query.compacted)

@@ -40,16 +40,16 @@ Damaged = Callable[[str], StoreError]
 """Makes the error of a database that cannot be read, of what RocksDB says."""
 
 
-def has_database(folder: str | os.PathLike[str]) -> bool:
+def has_database_files(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a RocksDB database, or what is left of one."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in _SIGNS)
 
 
 def had_database(folder: str | os.PathLike[str]) -> bool:
-    """As `has_database`, also for a folder that has lost all files by which a database is known."""
+    """As `has_database_files`, also for a folder that has lost all files by which a database is known."""
     try:
         return os.path.isdir(folder) and (
-            has_database(folder) or any(_is_list(name) for name in os.listdir(folder))
+            has_database_files(folder) or any(_is_list(name) for name in os.listdir(folder))
         )
     except OSError:
         return False

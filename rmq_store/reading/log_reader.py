@@ -5,7 +5,7 @@ those of the queues. Every byte of a range is checked: it is a record, filler, a
 
 A place is an offset of the log with digests of bytes before it. So a follower that comes back later
 notices a log that was cut behind it, and another store at the same path. A stream of Spark and
-`rmqstore tail -f` follow a log with the same `LogFollower`.
+`rmqstore tail -f` follow a log with the same `LogEndFinder`.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def error_of_expired_files(path: str, offset: int, log_start: int) -> DataLossEr
     )
 
 
-class LogFollower:
+class LogEndFinder:
     """Finds how far one log has grown, look after look.
 
     `listed_end` opens the store with its queues and gives the end of the last record that they list.

@@ -43,7 +43,7 @@ from rmq_store.scan.tasks import (
 )
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import (
-    LogLimits,
+    QueueLimitsInLog,
     WantedQueues,
     given_offsets_and_times,
     is_declared,
@@ -289,7 +289,7 @@ def _store_scan(target: StoreToOpen, store: StoreReader, options: ScanOptions) -
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
     if options.source == COMMITLOG:
-        limits = LogLimits(WantedQueues.of(store, options))
+        limits = QueueLimitsInLog(WantedQueues.of(store, options))
     else:
         selected = select_ranges(store, options)
         ranges = tuple(slice_ for slice_ in selected if len(slice_))

@@ -28,8 +28,8 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.search.selection import (
     CLOCK_SLACK_MS,
-    DamageInTime,
-    LogLimits,
+    DamageInRanges,
+    QueueLimitsInLog,
     Search,
     WantedQueues,
     ranges_in_store,
@@ -297,7 +297,7 @@ class _Share:
 
     slices: tuple[QueueSlice, ...] = ()
     log: tuple[int, int] = (0, 0)
-    limits: LogLimits | None = None
+    limits: QueueLimitsInLog | None = None
     starts_gap: bool = False  # damage before the log range may reach into it
 
 
@@ -333,7 +333,7 @@ def _shares(store: StoreReader, search: Search, on_damage: OnDamage | None) -> I
     if plan.hits or plan.unindexed:
         yield _Share((*plan.hits, *plan.unindexed))
     wanted = WantedQueues.of(store, replace(search, topics=topics))
-    anywhere = LogLimits(wanted, without=frozenset(part.queue for part in plan.unindexed))
+    anywhere = QueueLimitsInLog(wanted, without=frozenset(part.queue for part in plan.unindexed))
     for offset in _in_no_queue(store, search, plan, on_damage or raise_error):
         yield _Share(log=(offset, offset + 1), limits=anywhere)
     for start, stop in plan.gaps:
@@ -362,7 +362,7 @@ def find_by_id(
             wanted = column_names(columns)
             how["columns"] = _with_columns(wanted, _PLACE)
             for batch in store.read_log(at, at + message.store_size, include_unqueued=True, **how):
-                yield in_listed_places(store, batch).select(wanted)
+                yield with_listed_offsets_only(store, batch).select(wanted)
             continue
         queue = QueueId(message.topic, message.queue_id)
         stop = message.queue_offset + _messages_in(message, message_id)
@@ -403,7 +403,7 @@ def _find_in(
         "on_damage": on_damage,
     }
     if share.limits is None:
-        how["concerns"] = DamageInTime(store, search)
+        how["concerns"] = DamageInRanges(store, search)
         batches = store.read_slices(share.slices, **how)
         if progress is not None:
             batches = with_progress(store, share.slices, batches, progress)
@@ -414,14 +414,14 @@ def _find_in(
     for batch in batches:
         kept = _matching(batch, search)
         if kept.num_rows and share.limits is not None:
-            kept = in_listed_places(store, kept)
+            kept = with_listed_offsets_only(store, kept)
         if kept.num_rows:
             yield kept.select(wanted)
     if progress is not None:
         progress(share.log[1] - share.log[0])
 
 
-def in_listed_places(store: StoreReader, rows: pa.RecordBatch) -> pa.RecordBatch:
+def with_listed_offsets_only(store: StoreReader, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of the log with queueOffset null where no queue lists the record there: the queue has lost it, or
     its topic was deleted since, and another record may have the place."""
     at, queues = rows.schema.get_field_index("queueOffset"), store.view.snapshot.queues

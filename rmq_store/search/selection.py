@@ -347,7 +347,7 @@ def _offset(
 
 
 @dataclass(frozen=True, slots=True)
-class LogLimits:
+class QueueLimitsInLog:
     """The limits of each queue if the log is the source, where only the records name the queues."""
 
     wanted: WantedQueues
@@ -408,7 +408,7 @@ def slices_at_log_offsets(
     return joined_ranges(piece for piece in pieces if len(piece))
 
 
-class DamageInTime:
+class DamageInRanges:
     """Which errors of a search with slack are inside of its queue ranges without slack; all without times.
 
     The time of what cannot be read is not known; its place in the queue, or in the log, decides.

@@ -138,7 +138,7 @@ class OpenState:
                     delayed.take(row)
                     transactions.take(row)
                     if row["kind"] in (TIMER, REVIVE):
-                        deque(pop.take(row), maxlen=0)
+                        deque(pop.ended_by(row), maxlen=0)
                 delayed.find_copies(piece.headers)
             if progress is not None:
                 progress(piece.stop - piece.start)

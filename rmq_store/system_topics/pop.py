@@ -81,7 +81,7 @@ class PopLog:
         self._revived = revived
         self.open: dict[GroupQueue, dict[int, PoppedMessage]] = {}
 
-    def take(self, row: Row) -> Iterator[tuple[GroupQueue, int, PoppedMessage, str]]:
+    def ended_by(self, row: Row) -> Iterator[tuple[GroupQueue, int, PoppedMessage, str]]:
         """What a record of the timer's topic or of a revive topic ends: the message, and its state.
 
         Columns: `heldIn`, `queueId`, `queueOffset`, `topic` (REAL_TOPIC), `dueTimestamp`, `tags`, `body`.
@@ -208,7 +208,7 @@ def _rows(
     newest = newest_time([store]) or 0
     pops = PopLog(store.consumer_offsets().get(REVIVE_GROUP, {}))
     for record in _records(store, ranges, on_damage):
-        for key, offset, pop, state in pops.take(record):
+        for key, offset, pop, state in pops.ended_by(record):
             ended = record["storeTimestamp"] if state == ACKNOWLEDGED else None
             yield _row(key, offset, pop, state) | {"acknowledgedTimestamp": ended}
     for key in sorted(pops.open):
@@ -221,7 +221,7 @@ def _rows(
 def _records(
     store: StoreReader, ranges: Sequence[QueueSlice], on_damage: OnDamage | None
 ) -> Iterator[Row]:
-    """Check points and acknowledgements in the order of the log, as `PopLog.take` takes them."""
+    """Check points and acknowledgements in the order of the log, as `PopLog.ended_by` takes them."""
     columns = (*_READ, "properties")
     for batch in store.read_slices(ranges, columns=columns, tags=_TAGS, on_damage=on_damage):
         of_pop = pc.coalesce(property_of(batch, "REAL_TOPIC"), batch["topic"])

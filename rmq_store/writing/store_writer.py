@@ -179,18 +179,18 @@ class Flusher:
             self._queues_at = now
             if now - self._queues_thorough_at >= config.flush_thorough_queues:
                 self._queues_thorough_at = now
-                self.flush_queues(before)
+                self.flush_queues_and_index(before)
             else:
                 self.queues.sync(config.flush_pages_queues * _PAGE)
 
-    def flush_queues(self, before: Checkpoint) -> None:
+    def flush_queues_and_index(self, upto: Checkpoint) -> None:
         """Flush all queues and the index, then update the checkpoint."""
         self.queues.sync()
         self.flush_index()
         self.note(
-            logics_msg_timestamp=before.logics_msg_timestamp,
-            logics_physical_offset=before.logics_physical_offset,
-            index_msg_timestamp=before.index_msg_timestamp,
+            logics_msg_timestamp=upto.logics_msg_timestamp,
+            logics_physical_offset=upto.logics_physical_offset,
+            index_msg_timestamp=upto.index_msg_timestamp,
         )
         self.write_checkpoint(self.checkpoint)
 
@@ -199,7 +199,7 @@ class Flusher:
         before = self.written()
         self.log.sync()
         self.note(physic_msg_timestamp=before.physic_msg_timestamp)
-        self.flush_queues(before)
+        self.flush_queues_and_index(before)
 
     def note(self, **flushed: int) -> None:
         """Raise fields of the checkpoint to where log, queues and index are on the disk."""

@@ -34,7 +34,7 @@ from rmqstore_jobs.replaying.replay_question import (
     Handle,
     Handled,
     Part,
-    ReplayRows,
+    ReplayQuestion,
     why_filtered_out,
 )
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, takes_members
@@ -168,13 +168,13 @@ class ReplayCall:
         progress: Progress | None = None,
         **how: Any,
     ) -> Handled[Part]:
-        """What `handle` makes of the rows of ranges; `how`: of ReplayRows. A wave has no progress, and as
+        """What `handle` makes of the rows of ranges; `how`: of ReplayQuestion. A wave has no progress, and as
         many shares at a time as there are cores."""
         keys = self.spec.keys if self.spec.by_index else None
         asked = replace(self.scan.options, keys=keys, unwrap_batches=self.members)
         read = replace(self.read, ranges=tuple(ranges), options=asked, is_wave=True)
         engine = engine_of(self.spark, 1) if progress is None else engine_of(self.spark)
-        question = ReplayRows(self.spec, read, columns, handle, **how)
+        question = ReplayQuestion(self.spec, read, columns, handle, **how)
         return ask(question, self.scan.store, engine, progress=progress)
 
     def _begin(self) -> None:

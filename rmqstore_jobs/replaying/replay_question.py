@@ -292,7 +292,7 @@ class Handled(Generic[Part]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRows(Generic[Part]):
+class ReplayQuestion(Generic[Part]):
     """The question of a replay: read ranges of a store, and hand the changed rows to `handle`.
 
     Shares are slices of the log of about `share_bytes`, or whole queues if `tasks` is given; then

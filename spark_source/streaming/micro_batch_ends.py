@@ -18,7 +18,7 @@ from rmq_store.files.remote.uri_filesystem import has_pattern
 from rmq_store.files.segments import again_if_expired
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.log_reader import (
-    LogFollower,
+    LogEndFinder,
     LogPlace,
     end_after_bytes,
     end_after_rows,
@@ -30,7 +30,7 @@ from rmq_store.scan.options import STREAM_OPTIONS
 from rmq_store.scan.parse_options import ScanOptions, parse_option, parse_options
 from rmq_store.scan.scan import StoreToOpen, require_one_name_each, stores_to_open
 from rmq_store.search.log_partitions import newest_time
-from rmq_store.search.selection import ByQueue, LogLimits, WantedQueues, first_offsets
+from rmq_store.search.selection import ByQueue, QueueLimitsInLog, WantedQueues, first_offsets
 from rmq_store.snapshot.snapshot import StoreSnapshot
 
 LATEST, EARLIEST, GIVEN = "latest", "earliest", "given"
@@ -184,7 +184,7 @@ class Follower:
         self.options, self.stream = options, stream
         self.ends: dict[str, StorePlace] = {}
         self._names: dict[str, str] = {}  # path -> broker name, where no option gives it
-        self._followers: dict[str, LogFollower] = {}  # by broker name
+        self._followers: dict[str, LogEndFinder] = {}  # by broker name
 
     # --- stores ----------------------------------------------------------------------------------
 
@@ -236,14 +236,14 @@ class Follower:
             raise missing
         return store
 
-    def follower_of(self, name: str, target: StoreToOpen) -> LogFollower:
+    def end_finder_of(self, name: str, target: StoreToOpen) -> LogEndFinder:
         """Finds the end of the whole records of a store, at each look."""
 
         def listed_end() -> int:
             with self.open(name, target, None) as store:
                 return end_of_known_records(store.view, store.queues())
 
-        return self._followers.setdefault(name, LogFollower(listed_end))
+        return self._followers.setdefault(name, LogEndFinder(listed_end))
 
     def require(self, name: str) -> StoreToOpen:
         """The store of a broker. Raises MissingFileError if it is gone."""
@@ -281,7 +281,7 @@ class Follower:
             start = store.log_range()[0]
             # Not the end of the snapshot: its last record may be half-written, and then the bytes
             # before the place would change.
-            end = self.follower_of(name, target).end(store.log, start)
+            end = self.end_finder_of(name, target).end(store.log, start)
             if self.stream.start == LATEST:
                 return StorePlace(LogPlace.at(store.log, end))
             if self.stream.start == EARLIEST:
@@ -358,7 +358,7 @@ class Follower:
 
     def _end(self, store: StoreReader, target: StoreToOpen, before: StorePlace) -> int:
         """The end of the whole records. failOnDataLoss decides if the log is not the same."""
-        follower = self.follower_of(store.broker_name, target)
+        follower = self.end_finder_of(store.broker_name, target)
         try:
             return follower.end_after(store.log, before.place, target.path)
         except DataLossError as error:  # a LogCutError too
@@ -397,13 +397,13 @@ class Follower:
                 on_damage=lambda error: None,
             )
 
-    def limits(self, store: StoreReader, first: StorePlace) -> LogLimits:
+    def limits(self, store: StoreReader, first: StorePlace) -> QueueLimitsInLog:
         """What a micro-batch that starts at a place wants of each queue."""
         starts = ByQueue({(None, queue): n for queue, n in first.first_offsets.items()})
         from_place = replace(
             self.options, since=None, starting_offsets=starts, starting_timestamps=ByQueue()
         )
-        return LogLimits(WantedQueues.of(store, from_place))
+        return QueueLimitsInLog(WantedQueues.of(store, from_place))
 
 
 def _moved(store: StoreReader, before: StorePlace, end: int) -> StorePlace:

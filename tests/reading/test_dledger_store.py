@@ -12,7 +12,7 @@ import pytest
 from rmq_store import MessageStore, QueueId, QueueSlice
 from rmq_store.admin.info import store_info, summary_of
 from rmq_store.errors import MissingFileError, StoreError, UnsupportedStoreError
-from rmq_store.reading.log_reader import LogFollower, LogPlace
+from rmq_store.reading.log_reader import LogEndFinder, LogPlace
 from rmq_store.verify import Severity, verify
 from tests.support.damage import flip, write_at
 from tests.support.dledger import HEAD, Log, entries_of, record_at
@@ -326,7 +326,7 @@ def test_a_store_that_grows_is_followed(golden: GoldenStore) -> None:
     """A member appends; a follower comes to the end of the last whole entry each time."""
     root, log, bodies = relaid(golden, 1 << 17)
     (root / "abort").touch()  # its broker runs
-    follower, place, seen = LogFollower(lambda: 0), LogPlace(0), 0
+    follower, place, seen = LogEndFinder(lambda: 0), LogPlace(0), 0
     for first in range(0, 700, 100):
         for number in range(first, first + 100):
             log.add(number, 0, bodies[number])

@@ -16,7 +16,7 @@ from rmq_store import MessageStore
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.files.source import stored_until
 from rmq_store.reading.log_reader import (
-    LogFollower,
+    LogEndFinder,
     LogPlace,
     end_of_known_records,
     end_of_whole_records,
@@ -58,7 +58,7 @@ def looks(path: Path, clock: list[float], steps: Iterator[int] | range) -> int:
         with MessageStore.open(path) as store:
             return end_of_known_records(store.view, store.queues())
 
-    follower = LogFollower(listed_end)
+    follower = LogEndFinder(listed_end)
     with MessageStore.open(path) as store:
         end = store.log_range()[1]
         place = LogPlace.at(store.log, end)
@@ -120,7 +120,7 @@ def test_records_are_checked_once_until_the_log_is_cut(
 
     monkeypatch.setattr("rmq_store.reading.log_reader.end_of_whole_records", noted)
     store = Growing(golden("geometry-5.5.0"), tmp_path)
-    follower, ends = LogFollower(lambda: 0), list[int]()
+    follower, ends = LogEndFinder(lambda: 0), list[int]()
     size = len(store.bytes[0])
     for stop in (size // 2, size, size // 3, size):
         store.show(stop)
@@ -234,7 +234,7 @@ def test_a_record_behind_damage_has_the_queues_looked_at_soon(
         looked.append(clock[0])
         return listed[0]
 
-    follower = LogFollower(listed_end)
+    follower = LogEndFinder(listed_end)
     file = store.files[0]
     for second in range(200):
         clock[0] = float(second)
@@ -264,7 +264,7 @@ def test_records_behind_damage_at_the_start_of_the_last_file_are_reached(
     reached = max(r["commitLogOffset"] + r["storeSize"] for r in listed)
     with MessageStore.open(store.path, broker_conf=store.conf) as opened:
         log, place = opened.log, LogPlace.at(opened.log, start)
-        follower = LogFollower(lambda: end_of_known_records(opened.view, opened.queues()))
+        follower = LogEndFinder(lambda: end_of_known_records(opened.view, opened.queues()))
         assert follower.end(log, log.start) >= reached
         assert follower.end_after(log, place, "") >= reached
 

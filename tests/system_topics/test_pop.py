@@ -173,7 +173,7 @@ def test_a_message_that_is_given_again_in_its_queue_counts_twice() -> None:
 
     log = PopLog({})
     for row in (check_point(5, 10, 20, 2), check_point(6, 15, 40), check_point(5, 30, 50)):
-        assert list(log.take(row)) == []
+        assert list(log.ended_by(row)) == []
     (offsets,) = log.open.values()
     found = {at: (pop.given, pop.until, pop.times) for at, pop in offsets.items()}
     assert found == {5: (30, 50, 2), 6: (10, 40, 1)}
@@ -215,9 +215,9 @@ def test_a_batch_of_acknowledgements_has_no_offset_0() -> None:
     row = {"heldIn": "rmq_sys_REVIVE_LOG_c", "queueId": 0, "topic": None, "dueTimestamp": None}
     given = json.dumps(content | {"it": 10, "bm": 0, "n": 5, "d": []}).encode()
     log = PopLog({})
-    assert list(log.take(row | {"queueOffset": 0, "tags": "ck", "body": given})) == []
+    assert list(log.ended_by(row | {"queueOffset": 0, "tags": "ck", "body": given})) == []
     batch = json.dumps(content | {"ao": 0, "aol": [3, 4]}).encode()
-    ended = log.take(row | {"queueOffset": 1, "tags": "bAck", "body": batch})
+    ended = log.ended_by(row | {"queueOffset": 1, "tags": "bAck", "body": batch})
     states = {offset: state for _, offset, _, state in ended}
     assert states == {3: "acknowledged", 4: "acknowledged"}
     (offsets,) = log.open.values()

@@ -69,7 +69,7 @@ def cat(
     from rmq_store.search.find_messages import with_place_column, with_progress
     from rmq_store.search.selection import (
         CLOCK_SLACK_MS,
-        DamageInTime,
+        DamageInRanges,
         Search,
         ranges_in_store,
         stored_in_time,
@@ -91,7 +91,7 @@ def cat(
             unwrap_batches=not raw,
             verify_queue=verify_queue,
             on_damage=damage.handler,
-            concerns=DamageInTime(opened, search),
+            concerns=DamageInRanges(opened, search),
             compacted=search.compacted,
         )
         batches = with_progress(

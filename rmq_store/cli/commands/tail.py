@@ -93,10 +93,10 @@ class _Following:
     """The messages of one store that are new since the last look. Their queues are not read."""
 
     def __init__(self, at: StoreArgs, topics: tuple[str, ...], queue_ids: tuple[int, ...]) -> None:
-        from rmq_store.reading.log_reader import LogFollower
+        from rmq_store.reading.log_reader import LogEndFinder
 
         self._at, self._topics, self._queue_ids = at, topics, queue_ids
-        self._log = LogFollower(self._listed_end)
+        self._log = LogEndFinder(self._listed_end)
         self._place: LogPlace
 
     def begin(self, store: StoreReader) -> int:
@@ -109,7 +109,7 @@ class _Following:
         return end
 
     def new_messages(self, **how: Any) -> Iterator[pa.RecordBatch]:
-        """The messages after the last look, in the order of the log. Raises as `LogFollower.end_after`."""
+        """The messages after the last look, in the order of the log. Raises as `LogEndFinder.end_after`."""
         from rmq_store.files.segments import again_if_expired
 
         start = self._place.offset
