@@ -21,6 +21,7 @@ from rmq_store.config.json_files import (
     refuse_odd_version,
     whole_number,
 )
+from rmq_store.config.rocksdb import names_in_databases
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import CorruptConfigError
 from rmq_store.format.byte_layout import CONFIG_DIR
@@ -54,8 +55,8 @@ def consumer_file(store: str | os.PathLike[str], enable_lmq: bool | None) -> str
     is from before the setting was changed. Raises as `config_names`.
     """
     there = [name for name in CONSUMER_FILES if name in config_names(store)]
-    if len(there) == 1:
-        return there[0]
+    if len(there) == 1 or not set(there).isdisjoint(names_in_databases(Path(store))):
+        return there[0]  # a database has the offsets of both
     if there and enable_lmq is None:
         return max(there, key=lambda name: last_write_ms(Path(store, CONFIG_DIR, name)) or 0)
     return CONSUMER_FILES[bool(enable_lmq)]

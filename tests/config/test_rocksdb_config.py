@@ -62,6 +62,10 @@ def test_topics_groups_and_offsets_are_those_of_the_databases(tmp_path: Path, na
         for topic, queues in of_group.items()
     }
     assert offsets == held(config / "consumerOffsets", tmp_path / "c")
+    # What a broker wrote before it had a database.
+    (config / "lmqConsumerOffset.json").write_text('{"offsetTable":{"orders@g":{0:1}}}', "utf-8")
+    assert ("orders@g" in offsets) == ("g" in read_consumer_offsets(golden.path, enable_lmq=True))
+    (config / "lmqConsumerOffset.json").unlink()
     assert bool(offsets) is (name == CLEAN)
     groups = groups_of(golden.path).content["subscriptionGroupTable"]
     assert groups == held(config / "subscriptionGroups", tmp_path / "g")
