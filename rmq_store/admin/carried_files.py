@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.config.consumer_offsets import (
-    CONSUMER_FILES,
     DELAY_FILE,
-    config_table,
+    consumer_file,
     decode_consumer_offsets,
     offset_by_queue_id,
 )
@@ -157,12 +156,11 @@ class AdaptedConfig:
     keep the messages back.
     """
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, enable_lmq: bool | None) -> None:
         self._source = source
         self.unread: list[str] = []
         self._topics = self._read(TOPICS_FILE, decode_topics)
-        offsets = (self._read(name, decode_consumer_offsets) for name in CONSUMER_FILES)
-        self._offsets = [file for file in offsets if file is not None]
+        self._offsets = self._read(consumer_file(source, enable_lmq), decode_consumer_offsets)
 
     def _read(self, name: str, decode: Decode[T]) -> ConfigFile[T] | None:
         try:
@@ -174,10 +172,9 @@ class AdaptedConfig:
     @property
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
         """Each offset that a group committed: group, topic, queueId and offset."""
-        for file in self._offsets:
-            for offset in file.value:
-                if offset.kind == "consumer":
-                    yield offset.group, *offset.queue, offset.offset
+        for offset in () if self._offsets is None else self._offsets.value:
+            if offset.kind == "consumer":
+                yield offset.group, *offset.queue, offset.offset
 
     def write_files_without_offsets(self, root: Path) -> None:
         """Write the files that name no offset. Compaction topics become plain ones: their last messages were
@@ -194,13 +191,12 @@ class AdaptedConfig:
 
     def write_offsets(self, root: Path, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Write the groups' offsets: `topic@group` -> queueId -> offset."""
-        for file in self._offsets:
+        file = self._offsets
+        if file is not None:
             name = file.path.name.removesuffix(".bak")
-            own = config_table(file.path, file.content, "offsetTable").keys()
-            table = {key: queues for key, queues in offsets.items() if key in own}
             kept = ("dataVersion", "groupTopicMap")
             content = {key: file.content[key] for key in kept if key in file.content}
-            write_config(root, name, file.path, content | {"offsetTable": table})
+            write_config(root, name, file.path, content | {"offsetTable": dict(offsets)})
 
 
 def _uncompacted(settings: Mapping[str, Any]) -> dict[str, Any]:

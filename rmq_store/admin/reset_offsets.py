@@ -154,6 +154,9 @@ def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
     with StoreLock(store.path):
         name = _file_to_write(store)
         before = read_config(store.path, name, decode_consumer_offsets)
+        if before is None:  # the groups of the other file stay where they are
+            other = consumer_file(store.path, store.config.enableLmq)
+            before = read_config(store.path, other, decode_consumer_offsets)
         path, value = store.path / CONFIG_DIR / name, {} if before is None else before.content
         table = {
             key: offset_by_queue_id(path, queues)

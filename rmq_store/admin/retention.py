@@ -38,7 +38,8 @@ from rmq_store.text.sizes import counted
 _HOUR_MS = 3_600_000
 LAST_FILE = "last file"
 # deleteFileBatchMax files go in a round. A round is each 10 seconds (cleanResourceInterval) of an hour of
-# deleteWhen; the admin command asks for 20 (CleanCommitLogService). After one, the disk may be full no more.
+# deleteWhen; the admin command asks for 20 (CleanCommitLogService). Files of any age go in the first alone:
+# after it the disk may be full no more.
 _ROUNDS = {"time": 360, "manual": 20}
 
 
@@ -129,10 +130,11 @@ def plan_retention(
     if keep_from is not None:
         log = list(_before(store, keep_from))
     elif trigger is not None:
-        most = rules.deleteFileBatchMax * _ROUNDS.get(trigger, 1)
         forced = rules.cleanFileForciblyEnable and used > rules.forced_above_percent
+        any_age = rules.deleteFileBatchMax if forced else 0
+        most = rules.deleteFileBatchMax * _ROUNDS.get(trigger, 1)
         trigger = "forced" if forced else trigger
-        log = list(islice(_too_old(store, rules, now, forced), most))
+        log = list(islice(_too_old(store, rules, now, any_age), most))
     if log:
         refuse_misnamed_or_unreadable(store.log)
     start = store.log.start
@@ -224,14 +226,16 @@ def _used_percent(store: StoreReader) -> float:
 
 
 def _too_old(
-    store: StoreReader, policy: RetentionPolicy, now: int, forced: bool
+    store: StoreReader, policy: RetentionPolicy, now: int, any_age: int
 ) -> Iterator[ExpiredFile]:
-    """Files from the start of the log, as long as they are old enough, without the last one."""
-    for segment in store.log.files_that_may_go(store.log_range()[1]):
+    """Files from the start of the log, as long as they are old enough, without the last one; the first
+    `any_age` of them at any age."""
+    for number, segment in enumerate(store.log.files_that_may_go(store.log_range()[1])):
         hours = (now - _modified(segment)) / _HOUR_MS
-        if not forced and hours < policy.fileReservedTime:
+        is_old = hours >= policy.fileReservedTime
+        if not is_old and number >= any_age:
             return
-        why = "the disk is full" if forced else f"last written {hours:.0f} hours ago"
+        why = f"last written {hours:.0f} hours ago" if is_old else "the disk is full"
         yield ExpiredFile(segment.path, segment.size, why)
 
 

@@ -456,7 +456,7 @@ class _Salvaging:
     ) -> None:
         self._store, self._writer, self._report, self._state = store, writer, report, state
         self._moved = None if state is None else RecordMover(state, writer)
-        self._config = AdaptedConfig(store.path)
+        self._config = AdaptedConfig(store.path, store.config.enableLmq)
         self._committed = [
             (group, QueueId(topic, queue_id), offset)
             for group, topic, queue_id, offset in self._config.committed

@@ -243,9 +243,13 @@ class CommitLog:
         return window
 
     def files_that_may_go(self, end: int) -> list[SegmentFile]:
-        """The files before the last one, in which the log ends at `end`. Files behind that were created in
-        advance, and are not among those of the broker (AllocateMappedFileService)."""
-        return [file for file in self.chain.segments[:-1] if self.chain.segment_end(file) <= end]
+        """The files before the last one, in which the log ends at `end`."""
+        return [file for file in self.chain.segments if self.may_go(file, end)]
+
+    def may_go(self, file: SegmentFile, end: int) -> bool:
+        """Whether retention may delete a file of a log that ends at `end`: not the last one. Files behind
+        that were created in advance, and are not among those of the broker (AllocateMappedFileService)."""
+        return file != self.chain.segments[-1] and self.chain.segment_end(file) <= end
 
     def with_files_of_now(self) -> CommitLog:
         """The log of the files that are there now; the caller closes it."""

@@ -108,7 +108,7 @@ class StoreConfig:
     @property
     def flush_pages_log(self) -> int:
         """Number of unflushed pages (4 KiB) from which a log file is flushed."""
-        return self.flushCommitLogLeastPages or 4
+        return 4 if self.flushCommitLogLeastPages is None else self.flushCommitLogLeastPages
 
     @property
     def flush_thorough_log(self) -> float:
@@ -123,7 +123,7 @@ class StoreConfig:
     @property
     def flush_pages_queues(self) -> int:
         """Number of unflushed pages (4 KiB) from which a queue file is flushed."""
-        return self.flushConsumeQueueLeastPages or 2
+        return 2 if self.flushConsumeQueueLeastPages is None else self.flushConsumeQueueLeastPages
 
     @property
     def flush_thorough_queues(self) -> float:

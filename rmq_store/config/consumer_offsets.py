@@ -15,7 +15,7 @@ from rmq_store.config.json_files import (
     NUMBER,
     ConfigFile,
     config_names,
-    last_write_ms,
+    last_write_with_backup_ms,
     read_config,
     refuse_names_of_older_fastjson,
     refuse_odd_version,
@@ -58,7 +58,9 @@ def consumer_file(store: str | os.PathLike[str], enable_lmq: bool | None) -> str
     if len(there) == 1 or not set(there).isdisjoint(names_in_databases(Path(store))):
         return there[0]  # a database has the offsets of both
     if there and enable_lmq is None:
-        return max(there, key=lambda name: last_write_ms(Path(store, CONFIG_DIR, name)) or 0)
+        return max(
+            there, key=lambda name: last_write_with_backup_ms(Path(store, CONFIG_DIR, name)) or 0
+        )
     return CONSUMER_FILES[bool(enable_lmq)]
 
 

@@ -192,6 +192,12 @@ def last_write_ms(path: Path) -> int | None:
         return None
 
 
+def last_write_with_backup_ms(path: Path) -> int | None:
+    """When a file, or the .bak if it is missing, was written; ms."""
+    written = last_write_ms(path)
+    return last_write_ms(path.with_name(f"{path.name}.bak")) if written is None else written
+
+
 def config_names(store: str | os.PathLike[str]) -> list[str]:
     """Sorted names of the JSON files in config/, also of those of which only the .bak is there, or a RocksDB
     database in their place.

@@ -212,12 +212,6 @@ def compare_with_records(listed: ListedEntries, headers: Headers) -> Bytes:
     return verdicts
 
 
-def is_dispatched_to(properties: Mapping[str, str], topic: str) -> bool:
-    """Whether a record says that a queue of another topic lists it too (INNER_MULTI_DISPATCH)."""
-    names = properties.get(Property.INNER_MULTI_DISPATCH, "")
-    return topic in names.split(MULTI_DISPATCH_SEPARATOR)
-
-
 def other_queues_of_record(
     properties: Mapping[str, str], queue_id: int
 ) -> list[tuple[QueueId, int]]:

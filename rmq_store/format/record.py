@@ -30,6 +30,7 @@ from rmq_store.format.byte_layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_RECORD_SIZE,
+    MULTI_DISPATCH_SEPARATOR,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     V6_EXTRA,
@@ -73,6 +74,12 @@ def decode_utf8(raw: bytes) -> str:
 def encode_utf8(text: str) -> bytes:
     """`text.getBytes(UTF_8)`: a lone surrogate becomes a question mark."""
     return text.encode("utf-8", "replace")
+
+
+def is_dispatched_to(properties: Mapping[str, str], topic: str) -> bool:
+    """Whether a record says that a queue of another topic lists it too (INNER_MULTI_DISPATCH)."""
+    names = properties.get(Property.INNER_MULTI_DISPATCH, "")
+    return topic in names.split(MULTI_DISPATCH_SEPARATOR)
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:

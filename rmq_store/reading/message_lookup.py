@@ -11,7 +11,6 @@ import pyarrow as pa
 from rmq_store.arrow.column_definitions import COLUMNS
 from rmq_store.commitlog.log import CommitLog
 from rmq_store.commitlog.walk import error_of_unreadable_record, record_or_damage
-from rmq_store.consumequeue.entry_of_record import is_dispatched_to
 from rmq_store.errors import CorruptRecordError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.byte_layout import Property
 from rmq_store.format.compression import decompress
@@ -21,6 +20,7 @@ from rmq_store.format.record import (
     Record,
     decode_properties,
     decode_utf8,
+    is_dispatched_to,
     log_offset_of_id,
     to_message,
 )

@@ -17,7 +17,6 @@ from rmq_store.commitlog.headers import Headers, wrong_crc_rows
 from rmq_store.consumequeue.compacted_queue import CompactedQueue
 from rmq_store.consumequeue.entry_of_record import (
     compare_with_records,
-    is_dispatched_to,
     other_queues_of_record,
     properties_of,
 )
@@ -42,6 +41,7 @@ from rmq_store.format.queues import (
     QueueId,
     QueueSlice,
 )
+from rmq_store.format.record import is_dispatched_to
 from rmq_store.loops import queue_entries
 from rmq_store.loops.queue_entries import OTHER_QUEUE, OTHER_RECORD, SAME
 from rmq_store.reading.query import Query

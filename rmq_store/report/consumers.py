@@ -171,7 +171,7 @@ def retention(inquiry: Inquiry) -> Section:
         f"fileReservedTime={rules.fileReservedTime} h, deleteWhen={rules.deleteWhen}, "
         f"diskMaxUsedSpaceRatio={rules.diskMaxUsedSpaceRatio}"
     )
-    if not store.config.fileReservedTime:
+    if store.config.fileReservedTime is None:
         said += " (the broker's defaults: give --broker-conf for others)"
     plan = plan_retention(store, rules, now_ms=inquiry.now_ms)
     if plan.log:
@@ -182,10 +182,11 @@ def retention(inquiry: Inquiry) -> Section:
         about = f"Nothing is due, and the broker never deletes its last log file. {said}."
         return replace(section, about=about)
     due = rules.expires_at(os.stat(may_go[0].path).st_mtime_ns // 1_000_000)
-    plan = plan_retention(store, rules, manual=True, now_ms=due + 1, disk_used_percent=0)
+    at_any_hour = replace(rules, deleteWhen=";".join(map(str, range(24))))
+    plan = plan_retention(store, at_any_hour, now_ms=due + 1, disk_used_percent=0)
     when = f"in the first hour of deleteWhen after {shown_time(due)}, or when the disk is too full"
     about = f"Nothing is due now. {_retention_text(plan, when, said)}"
-    return replace(section, about=about, **_of_plan(inquiry, plan))
+    return replace(section, about=about, **_of_plan(inquiry, plan, is_next=True))
 
 
 def _retention_text(plan: RetentionPlan, when: str, said: str) -> str:
@@ -196,13 +197,13 @@ def _retention_text(plan: RetentionPlan, when: str, said: str) -> str:
     )
 
 
-def _of_plan(inquiry: Inquiry, plan: RetentionPlan) -> dict[str, Any]:
+def _of_plan(inquiry: Inquiry, plan: RetentionPlan, *, is_next: bool = False) -> dict[str, Any]:
     lost: dict[tuple[str, str], list[int]] = {}
     for risk in plan.risks:
         queues, messages = lost.get((risk.group, risk.topic), (0, 0))
         lost[risk.group, risk.topic] = [queues + 1, messages + risk.messages]
     shown = inquiry.command("retention")
-    if plan.risks and plan.trigger == "manual":
+    if plan.risks and is_next:
         first_left = inquiry.store.log.store_time_at(plan.log_start_after)
         if first_left is not None:
             shown = inquiry.command("retention", "--keep-from", shown_time(first_left + 1))

@@ -133,7 +133,7 @@ class KnownTopics:
         """The topics, and which groups have offsets in which retry topic. Raises AccessError."""
         readers: dict[str, set[str]] = {}
         try:
-            committed = read_consumer_offsets(self._root)
+            committed = read_consumer_offsets(self._root, self._folders.config.enableLmq)
         except StoreError as error:
             LOG.warning("which groups read a retry topic is not known: %s", error)
             committed = {}

@@ -36,7 +36,7 @@ from rmq_store.markers import (
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.report import GIVE_THE_FILE, sentence_of_default_delays
-from rmq_store.search.log_partitions import newest_time
+from rmq_store.search.log_partitions import joined_ranges, newest_time
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,
     PLACE,
@@ -172,17 +172,17 @@ def _leave_out_copies_of_delivered(
     twice stores two with one key, and the other may still wait."""
     delivered, keys = read_delay_offsets(store.path), {key for _, key, _ in copies}
     topics = ([SCHEDULE_TOPIC] if delivered else []) + ([TIMER_TOPIC] if timer.check else [])
-    for held in copies_with(store, topics, keys, on_damage):
-        place = QueueSlice(
-            QueueId(held.topic, held.queue_id), held.queue_offset, held.queue_offset + 1
-        )
-        done: Iterable[Row] = ()
-        if held.topic == TIMER_TOPIC:
-            done = filter(timer.has_delivered, _timer_records(store, place, on_damage))
-        elif held.queue_offset < delivered.get(held.queue_id, 0):
-            done = _level(store, place, on_damage)
-        for row in done:
-            _take_copy(copies, row)
+    places = [
+        QueueSlice(QueueId(held.topic, held.queue_id), held.queue_offset, held.queue_offset + 1)
+        for held in copies_with(store, topics, keys, on_damage)
+        if held.topic == TIMER_TOPIC or held.queue_offset < delivered.get(held.queue_id, 0)
+    ]
+    for slice_ in joined_ranges(places):
+        if slice_.queue.topic == TIMER_TOPIC:
+            rows = filter(timer.has_delivered, _timer_records(store, slice_, on_damage))
+            deque((_take_copy(copies, row) for row in rows), maxlen=0)
+        else:
+            deque((_take_copy(copies, row) for row in _level(store, slice_, on_damage)), maxlen=0)
 
 
 def _take_copy(copies: _Copies, row: Row) -> MessageCopy | None:

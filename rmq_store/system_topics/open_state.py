@@ -272,13 +272,14 @@ class _Delayed:
             place = int(headers.at[row]) + headers.base
             same = (names[codes[row]], int(headers.reconsume_times[row]))
             stored = int(headers.store_timestamp[row])
-            may_be = [
-                held
-                for held in self._by_key.get(key, ())
-                if held < place and self._may_be_delivered(held, *same, stored)
-            ]
-            if may_be:  # one that a file counts as delivered, if several have the key
-                self._close(min(may_be, key=lambda held: not self._held[held].done), DELIVERED)
+            delivered: int | None = None  # one that a file counts as such, if several have the key
+            for held in self._by_key.get(key, ()):
+                if held < place and self._may_be_delivered(held, *same, stored):
+                    delivered = held if delivered is None or self._held[held].done else delivered
+                    if self._held[delivered].done:
+                        break
+            if delivered is not None:
+                self._close(delivered, DELIVERED)
 
     def _may_be_delivered(self, place: int, topic: str, times: int, stored: int) -> bool:
         row = self._held[place].row

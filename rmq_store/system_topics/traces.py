@@ -124,6 +124,7 @@ def _outcome(row: Row) -> str | None:
     if row.get("success") is None:
         return None
     code = row.get("contextCode")
-    if code is not None and bool(code) != row["success"] and 0 <= code < len(_CONSUMED):
-        return _CONSUMED[code]  # a client that sends none leaves 0
+    # A client that sends no code leaves 0; one that took too long says so, whether it succeeded or not.
+    if code is not None and (code or row["success"]) and 0 <= code < len(_CONSUMED):
+        return _CONSUMED[code]
     return "SUCCESS" if row["success"] else "FAILED"

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmq_store.config.json_files import config_names, last_write_ms, read_config, undecoded
+from rmq_store.config.json_files import (
+    config_names,
+    last_write_ms,
+    last_write_with_backup_ms,
+    read_config,
+    undecoded,
+)
 from rmq_store.consumequeue.queue_folders import is_queue_id
 from rmq_store.errors import CorruptConfigError
 from rmq_store.files.segments import folder_entries
@@ -241,7 +247,15 @@ def config_rows(store: StoreReader) -> Iterator[tuple[str, Row, list[tuple[str, 
         try:
             file = read_config(store.path, name, undecoded)
         except CorruptConfigError as error:
-            yield name, {"file": str(path), "modified": _modified(path), "problem": str(error)}, []
+            yield (
+                name,
+                {
+                    "file": str(path),
+                    "modified": last_write_with_backup_ms(path),
+                    "problem": str(error),
+                },
+                [],
+            )
             continue
         if file is None:
             continue
@@ -256,12 +270,6 @@ def _config(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator
             yield row
         for key, value in values:
             yield {**row, "name": key, "value": str(value)}
-
-
-def _modified(path: Path) -> int | None:
-    """When a file, or the .bak if it is missing, was written; ms."""
-    written = last_write_ms(path)
-    return last_write_ms(path.with_name(f"{path.name}.bak")) if written is None else written
 
 
 def _leaves(value: Any, name: str = "", secret: bool = False) -> Iterator[tuple[str, Value]]:

@@ -86,7 +86,7 @@ def _unacknowledged(
 
 def _lag(store: StoreReader, queue: QueueId, offset: int, counted: int, now: int) -> Row:
     low, high = store.view.limits(queue)
-    status = "BELOW_MIN" if max(0, offset) < low else ABOVE_MAX if offset > high else "OK"
+    status = "BELOW_MIN" if 0 <= offset < low else ABOVE_MAX if offset > high else "OK"
     if status == "OK" and offset < high and not store.view.topics.is_read(queue):
         status = NOT_READ
     start = min(max(offset, low), high)
@@ -113,11 +113,10 @@ def _lag(store: StoreReader, queue: QueueId, offset: int, counted: int, now: int
 
 def _deleted_from(store: StoreReader, place: int, now: int) -> int | None:
     """When retention may delete the log file of a place (ms); None for the last file, and if unknown."""
-    segment, may_go = (
-        store.log.chain.segment_at(place),
-        store.log.files_that_may_go(store.log_range()[1]),
-    )
-    if segment is None or segment not in may_go or not store.log.chain.cost.grows:
+    segment = store.log.chain.segment_at(place)
+    if not store.log.chain.cost.grows or segment is None:
+        return None
+    if not store.log.may_go(segment, store.log_range()[1]):
         return None
     try:
         policy = RetentionPolicy.of(store.config)

@@ -228,7 +228,7 @@ def _consumers(store: StoreReader) -> Iterator[Finding]:
     """Findings for groups whose offset is outside the range of their queue."""
     for _, name, group, queue, offset in committed_offsets(store.path, store.config.enableLmq):
         limits = _range_of(store, queue)
-        if limits is None or limits[0] <= max(0, offset) <= limits[1]:  # below 0 is none
+        if limits is None or offset < 0 or limits[0] <= offset <= limits[1]:  # below 0 is none
             continue
         if group == TRANSACTION_GROUP and offset < limits[0]:
             continue  # most of them have ended: `expired_unfinished` has the others

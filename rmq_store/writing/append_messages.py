@@ -123,7 +123,7 @@ class RecordAppender:
         queue_offset = self.offsets.assign(records, counts)
         # As given, else now; never before the previous one.
         now, given = time.time_ns() // 1_000_000, records.store_timestamp
-        stamps = np.where(given != 0, given, max(now, self.last_timestamp))
+        stamps = np.where(given > 0, given, max(now, self.last_timestamp))
         if self.times_back is not None:
             self.times_back.take(records, stamps)
         self.broken = True  # until all of them are written

@@ -207,6 +207,10 @@ def _as_stored(
     for name in NUMBER_COLUMNS:
         if name in columns and (options.keep_timestamps or name != "storeTimestamp"):
             made[name] = _numbers(columns[name], name)
+    if "storeTimestamp" in made:
+        negative = pc.less(made["storeTimestamp"], 0)
+        if pc.any(negative).as_py():
+            raise invalid_message(pc.index(negative, True).as_py(), "storeTimestamp is below 0")
     born = columns.get("bornTimestamp", pa.nulls(count, pa.int64()))
     now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
     made["bornTimestamp"] = pc.coalesce(_numbers(born, "bornTimestamp", None), now)

@@ -85,8 +85,21 @@ def test_a_file_that_the_broker_will_not_read_is_not_written(
     with_light_queues: GoldenStore, tmp_path: Path
 ) -> None:
     store, without = with_light_queues, conf_of(tmp_path, "enableLmq=false")
-    reset(store, without, "--group", "g-slow", "--topic", "orders", "--reset-to", "earliest")
-    assert set(content(store, PLAIN)["offsetTable"]) == {"orders@g-slow"}
+    before = content(store, LIGHT)
+    reset(store, without, "--group", "new", "--topic", "orders", "--reset-to", "earliest")
+    assert content(store, LIGHT) == before
+    written = content(store, PLAIN)["offsetTable"]
+    assert written.pop("orders@new") == dict.fromkeys("0123", 0)
+    assert written == before["offsetTable"]  # the other groups stay where they are
+
+
+def test_a_backup_alone_is_as_old_as_it_is(with_light_queues: GoldenStore) -> None:
+    config = Path(with_light_queues.path, "config")
+    light = (config / LIGHT).read_text("utf-8")
+    (config / f"{PLAIN}.bak").write_text(re.sub(r"\b0:9,", "0:2,", light), "utf-8")
+    os.utime(config / LIGHT, (1, 1))
+    with with_light_queues.open() as opened:
+        assert opened.consumer_offsets()["g-slow"]["orders"][0] == 2
 
 
 def test_a_reset_to_a_time_skips_no_message_of_that_time_or_later(tmp_path: Path) -> None:

@@ -153,6 +153,19 @@ def test_rounds_follow_each_other_in_an_hour_of_deletion_and_by_hand(tmp_path: P
             assert len(plan.log) == files
 
 
+def test_files_of_any_age_go_in_one_round_alone(tmp_path: Path) -> None:
+    """After it the disk may be full no more; files that are old enough go on in the hour of deletion."""
+    store = unpack("days-crash-5.5.0", tmp_path)
+    for number, path in enumerate(log_files(store)):
+        os.utime(path, ns=((NOW - (100 if number < 5 else 1) * HOUR) * 1_000_000,) * 2)
+    with store.open() as opened:
+        for batch, manual, files in ((1, False, 5), (3, True, 5), (8, False, 8)):
+            rules = replace(ALWAYS, deleteFileBatchMax=batch)
+            plan = plan_retention(opened, rules, manual=manual, now_ms=NOW, disk_used_percent=86)
+            assert (plan.trigger, len(plan.log)) == ("forced", files)
+            assert len([f for f in plan.log if f.why == "the disk is full"]) == max(0, files - 5)
+
+
 def test_by_hand_all_files_before_a_time_go(aged: GoldenStore) -> None:
     with aged.open() as store:
         bases = [segment.base for segment in store.log.chain.segments]

@@ -6,6 +6,7 @@ What became of a message stands in its KEYS, or in what a client was given. The 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -131,6 +132,18 @@ def test_of_two_messages_with_one_key_the_one_that_waits_comes_along(tmp_path: P
     after = fields(tmp_path / "new")
     assert {*keys(of(after, LEVELS)), *keys(of(after, TIMERS))} == waiting
     assert (report.waiting, report.without_copy) == (len(waiting), 0)
+
+
+def test_offsets_of_the_file_that_the_broker_reads_come_along(tmp_path: Path) -> None:
+    """An old file of light queues beside it, from before enableLmq was changed, has other ones."""
+    store = unpack("clean-5.5.0", tmp_path)
+    expected = offsets_in(Path(store.path))["orders@g-slow"]
+    stale = Path(store.path, "config", "lmqConsumerOffset.json")
+    stale.write_text('{"offsetTable":{"orders@g-slow":{0:3,1:200}}}', "utf-8")
+    os.utime(stale, (1, 1))
+    salvage(store.path, tmp_path / "new")
+    assert offsets_in(tmp_path / "new")["orders@g-slow"] == expected
+    assert not (tmp_path / "new/config/lmqConsumerOffset.json").exists()
 
 
 @pytest.mark.parametrize("gone", ["delayOffset.json*", "timercheck", "*"])

@@ -105,6 +105,7 @@ def test_a_configuration_is_read_as_java_reads_properties(tmp_path: Path) -> Non
     config = StoreConfig.read(conf)
     assert config.brokerName == "broker-a"
     assert (config.fileReservedTime, config.deleteWhen) == (0, "05")
+    assert StoreConfig.of({"flushCommitLogLeastPages": 0}).flush_pages_log == 0
     assert paths_in(config.storePathCommitLog) == ["/data/a", "/data/b"]
     conf.write_text("storePathRootDir=C:\\users\n", "utf-8")
     with pytest.raises(CorruptConfigError, match="Properties cannot read"):

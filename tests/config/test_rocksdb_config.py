@@ -62,14 +62,20 @@ def test_topics_groups_and_offsets_are_those_of_the_databases(tmp_path: Path, na
         for topic, queues in of_group.items()
     }
     assert offsets == held(config / "consumerOffsets", tmp_path / "c")
-    # What a broker wrote before it had a database.
-    (config / "lmqConsumerOffset.json").write_text('{"offsetTable":{"orders@g":{0:1}}}', "utf-8")
-    assert ("orders@g" in offsets) == ("g" in read_consumer_offsets(golden.path, enable_lmq=True))
-    (config / "lmqConsumerOffset.json").unlink()
     assert bool(offsets) is (name == CLEAN)
     groups = groups_of(golden.path).content["subscriptionGroupTable"]
     assert groups == held(config / "subscriptionGroups", tmp_path / "g")
     assert golden.fingerprint() == before
+
+
+def test_a_file_of_light_queues_beside_a_database_is_from_before_it(tmp_path: Path) -> None:
+    """RocksDBLmqConsumerOffsetManager reads the database of all groups."""
+    golden = unpack_kind(CLEAN, tmp_path)
+    offsets = read_consumer_offsets(golden.path)
+    path = Path(golden.path, "config", "lmqConsumerOffset.json")
+    path.write_text('{"offsetTable":{"orders@stale":{0:1}}}', "utf-8")
+    for enable_lmq in (None, True, False):
+        assert read_consumer_offsets(golden.path, enable_lmq) == offsets != {}
 
 
 @pytest.mark.parametrize(("counter", "newer"), [(99, True), (7, False), (1, False)])

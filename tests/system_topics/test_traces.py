@@ -33,6 +33,8 @@ def test_the_outcome_is_that_of_sending_consuming_or_the_transaction() -> None:
     assert (consumed["outcome"], consumed["groupName"]) == ("EXCEPTION", "group")
     (failed,) = reports_in("SubAfter\x01req\x01id\x019\x01false\x01k\x010\x01178\x01group\x02")
     assert (failed["outcome"], failed["contextCode"]) == ("FAILED", 0)  # the client sent no code
+    (late,) = reports_in("SubAfter\x01req\x01id\x01960000\x01true\x01k\x011\x01178\x01group\x02")
+    assert late["outcome"] == "TIME_OUT"
 
 
 def test_what_is_no_report_is_shown_as_its_text() -> None:

@@ -220,11 +220,9 @@ def test_a_queue_that_no_topic_can_have_is_refused(tmp_path: Path) -> None:
         store.append({**message, "queueId": 2**31 - 2})
 
 
-def test_a_store_time_before_1970_of_a_copied_row_is_kept(tmp_path: Path) -> None:
-    times = pa.array([-1, 5], pa.int64())
-    rows = batch_of(rows_of({}, {})).append_column("storeTimestamp", times)
-    with MessageStore.create(tmp_path / "new", SMALL) as store:
-        store.append_batch(rows, copied=True)
-    with MessageStore.open(tmp_path / "new") as store:
-        found = store.get_message("orders", 0, 0).messages
-    assert [message.store_timestamp for message in found] == [-1, 5]
+def test_a_message_of_a_light_queue_may_name_others(tmp_path: Path) -> None:
+    """It is a record of its own, which is not the one that the other queue lists."""
+    rows = rows_of({"topic": "%LMQ%b", "properties": LMQ})
+    with MessageStore.create(tmp_path / "new", STORE) as store:
+        store.append_batch(batch_of(rows))
+        assert (store.max_offset("%LMQ%a", 0), store.max_offset("%LMQ%b", 0)) == (1, 1)

@@ -58,6 +58,7 @@ from rmq_store.format.record import (
     decode_utf8,
     encode_utf8,
     format_host,
+    is_dispatched_to,
     parse_host,
 )
 from rmq_store.format.releases import Dialect
@@ -347,7 +348,6 @@ def _hosts(columns: dict[str, pa.Array], name: str, count: int, default: str) ->
 
 
 _ITEM_END = bytes([PROPERTY_SEPARATOR])
-_MULTI_DISPATCH = Property.INNER_MULTI_DISPATCH.encode()
 _KINDS = {
     **{name: pa.from_numpy_dtype(kind) for name, kind in NUMBER_COLUMNS.items()},
     "queueId": pa.int32(),
@@ -520,7 +520,9 @@ def with_offset_properties(
     ends_last = "rawProperties" in columns or not dialect.has("no_last_separator")
     queues = map(QueueId, columns["topic"].to_pylist(), columns["queueId"].to_pylist())
     for row, (flag, queue) in enumerate(zip(flags.tolist(), queues, strict=True)):
-        if queue.topic.startswith(LMQ_PREFIX) and _MULTI_DISPATCH in stored[row]:
+        if queue.topic.startswith(LMQ_PREFIX) and is_dispatched_to(
+            decode_properties(stored[row]), queue.topic
+        ):
             raise invalid_message(
                 row,
                 f"it was read from the light queue {queue.topic}, which lists a record of another topic",

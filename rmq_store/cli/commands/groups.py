@@ -264,8 +264,9 @@ def retention(
     done = f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else ""
     unread = f", with {counted(plan.unread, 'unread message')}" if plan.unread else ""
     lines.append(f"{counted(len(files), 'file')}, {size(plan.bytes)}{done}{unread}")
-    if files and plan.trigger in ("disk", "forced"):
-        limit = policy.due_above_percent
+    forced = plan.trigger == "forced"
+    if forced or (plan.trigger == "disk" and len(plan.log) == policy.deleteFileBatchMax):
+        limit = policy.forced_above_percent if forced else policy.due_above_percent
         lines.append(
             f"disk {plan.disk_used_percent:.0f} %: a broker deletes more every 10 seconds, down to {limit} %"
         )
