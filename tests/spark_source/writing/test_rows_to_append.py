@@ -87,6 +87,14 @@ def test_times_are_milliseconds_rounded_down() -> None:
     assert old["bornTimestamp"] == [-1]
 
 
+def test_a_store_time_before_1970_is_refused_where_it_is_kept() -> None:
+    times = pa.array([5, -5], pa.timestamp("ms"))
+    columns = {"topic": ["t", "t"], "body": ["b", "b"], "storeTimestamp": times}
+    with pytest.raises(InvalidMessageError, match=r"message 1 of .*: storeTimestamp is below 0"):
+        ready(columns, keep_timestamps=True)
+    assert "storeTimestamp" not in ready(columns)
+
+
 @pytest.mark.parametrize("name", ["bornTimestamp", "storeTimestamp"])
 @pytest.mark.parametrize(
     ("number", "reason"),
