@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.config.consumer_offsets import (
+    CONSUMER_FILES,
     DELAY_FILE,
     consumer_file,
     decode_consumer_offsets,
@@ -160,7 +161,12 @@ class AdaptedConfig:
         self._source = source
         self.unread: list[str] = []
         self._topics = self._read(TOPICS_FILE, decode_topics)
-        self._offsets = self._read(consumer_file(source, enable_lmq), decode_consumer_offsets)
+        self._name = CONSUMER_FILES[0]
+        try:
+            self._name = consumer_file(source, enable_lmq)
+        except CorruptConfigError as error:
+            self.unread.append(str(error))
+        self._offsets = self._read(self._name, decode_consumer_offsets)
 
     def _read(self, name: str, decode: Decode[T]) -> ConfigFile[T] | None:
         try:
@@ -173,7 +179,7 @@ class AdaptedConfig:
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
         """Each offset that a group committed: group, topic, queueId and offset."""
         for offset in () if self._offsets is None else self._offsets.value:
-            if offset.kind == "consumer":
+            if offset.kind in ("consumer", "lmq"):
                 yield offset.group, *offset.queue, offset.offset
 
     def write_files_without_offsets(self, root: Path) -> None:
@@ -193,10 +199,10 @@ class AdaptedConfig:
         """Write the groups' offsets: `topic@group` -> queueId -> offset."""
         file = self._offsets
         if file is not None:
-            name = file.path.name.removesuffix(".bak")
             kept = ("dataVersion", "groupTopicMap")
             content = {key: file.content[key] for key in kept if key in file.content}
-            write_config(root, name, file.path, content | {"offsetTable": dict(offsets)})
+            # A broker of files reads it, also where this is of a database.
+            write_config(root, self._name, file.path, content | {"offsetTable": dict(offsets)})
 
 
 def _uncompacted(settings: Mapping[str, Any]) -> dict[str, Any]:

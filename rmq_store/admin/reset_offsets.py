@@ -162,16 +162,15 @@ def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
             key: offset_by_queue_id(path, queues)
             for key, queues in config_table(path, value, "offsetTable").items()
         }
-        light = config_table(path, value, "lmqOffsetTable")
+        for key, offset in config_table(path, value, "lmqOffsetTable").items():
+            table[key] = offset_by_queue_id(path, {"0": offset})
         for change in changes:
-            key = f"{change.topic}@{change.group}"
-            if name == CONSUMER_FILES[1] and change.group.startswith(LMQ_PREFIX):
-                light[key] = change.after  # LmqConsumerOffsetManager#queryOffset: queue 0 alone
-            else:
-                table.setdefault(key, {})[change.queue_id] = change.after
+            table.setdefault(f"{change.topic}@{change.group}", {})[change.queue_id] = change.after
+        value.pop("lmqOffsetTable", None)
+        if name == CONSUMER_FILES[1]:  # LmqConsumerOffsetManager#queryOffset
+            is_light = {key: key.partition("@")[2].startswith(LMQ_PREFIX) for key in table}
+            value["lmqOffsetTable"] = {key: table.pop(key)[0] for key in is_light if is_light[key]}
         value["offsetTable"] = table
-        if light:
-            value["lmqOffsetTable"] = light
         version = value.get("dataVersion")
         if isinstance(version, dict):  # 5.x brokers compare it to find changes
             value["dataVersion"] = next_version(version)

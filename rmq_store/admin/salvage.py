@@ -63,6 +63,7 @@ from rmq_store.system_topics.open_state import (
     kind_of_broker_record,
     offsets_in_op_body,
 )
+from rmq_store.text.sizes import counted
 from rmq_store.writing.store_writer import AcceptedRows, StoreWriter, append_valid_rows
 
 NAMES_NOTHING = "namesNothing"
@@ -457,11 +458,13 @@ class _Salvaging:
         self._store, self._writer, self._report, self._state = store, writer, report, state
         self._moved = None if state is None else RecordMover(state, writer)
         self._config = AdaptedConfig(store.path, store.config.enableLmq)
-        self._committed = [
+        committed = [
             (group, QueueId(topic, queue_id), offset)
             for group, topic, queue_id, offset in self._config.committed
-            if not is_group_of_broker(group) and not topic.startswith(LMQ_PREFIX)
+            if not is_group_of_broker(group)
         ]
+        self._committed = [row for row in committed if not row[1].topic.startswith(LMQ_PREFIX)]
+        self._light_offsets = len(committed) - len(self._committed)
         # Where a group goes on: the first message that it was given and did not acknowledge, else its offset.
         self._starts: dict[tuple[str, QueueId], int] = {}
         wanted: dict[QueueId, set[int]] = {}
@@ -533,6 +536,11 @@ class _Salvaging:
         report.waiting, report.without_copy = len(state.waiting), state.delivered_without_copy
         report.open_transactions = state.open_transactions
         report.config_unread = list(dict.fromkeys((*self._config.unread, *state.unread)))
+        if self._light_offsets:
+            report.config_unread.append(
+                f"{counted(self._light_offsets, 'offset')} of groups in light queues ({LMQ_PREFIX}...), "
+                "whose messages have other queue offsets now: the groups begin anew there"
+            )
         delayed = [queue.queue_id for queue in self._writer.queues(SCHEDULE_TOPIC)]
         if delayed:
             write_zero_delay_offsets(self._writer.path, delayed)

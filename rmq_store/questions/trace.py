@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
-from rmq_store.config.consumer_offsets import ConsumerOffsets, consumer_file, has_consumer_offsets
+from rmq_store.config.consumer_offsets import (
+    ConsumerOffsets,
+    committed_offsets,
+    has_consumer_offsets,
+)
 from rmq_store.errors import LOG, CorruptRecordError, MissingFileError, StoreError
 from rmq_store.format.queues import QueueId
 from rmq_store.format.topics import (
@@ -136,9 +141,9 @@ class Consumers(NamedTuple):
         offsets: ConsumerOffsets | None = None
         written: int | None = None
         try:
-            file = consumer_file(store.path, store.config.enableLmq)
-            written = path_and_write_time(store, file)[1]
             offsets = store.consumer_offsets() if has_consumer_offsets(store.path) else None
+            for offset in islice(committed_offsets(store.path, store.config.enableLmq), 1):
+                written = path_and_write_time(store, offset.file)[1]
             for row in newest_popped(store, lambda row: place_of_pop_row(row) in places):
                 place = row["consumerGroup"], *place_of_pop_row(row)
                 popped[place] = row

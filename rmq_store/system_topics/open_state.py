@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,7 +222,8 @@ class _Delayed:
         self._timer = TimerFiles(check or None, read_timer_units(store.path))
         self._orders = LaterTimerRecords(store)
         self._held: dict[int, _Held] = {}  # by log offset
-        self._by_key: dict[str, deque[int]] = {}
+        # By UNIQ_KEY, and whether a file counts them as delivered.
+        self._by_key: dict[tuple[str, bool], deque[int]] = {}
         self._by_sender: dict[PostponedTimer, deque[int]] = {}
 
     def take(self, row: Row) -> None:
@@ -248,14 +250,15 @@ class _Delayed:
     def _hold(self, row: Row, held: _Held) -> None:
         self._held[row["commitLogOffset"]] = held
         if row["uniqKey"] is not None:
-            self._by_key.setdefault(row["uniqKey"], deque()).append(row["commitLogOffset"])
+            of_key = self._by_key.setdefault((row["uniqKey"], held.done), deque())
+            of_key.append(row["commitLogOffset"])
 
     def _close(self, place: int, why: str) -> None:
         """Forget a message, which the timer or a copy has taken over."""
-        row = self._held.pop(place).row
+        row, done, _ = self._held.pop(place)
         if why != DELIVERED:
             self._state.closed[place] = why
-        _remove(self._by_key, row["uniqKey"], place)
+        _remove(self._by_key, (row["uniqKey"], done), place)
         _remove(self._by_sender, PostponedTimer.of(row), place)
 
     def find_copies(self, headers: Headers) -> None:
@@ -272,14 +275,15 @@ class _Delayed:
             place = int(headers.at[row]) + headers.base
             same = (names[codes[row]], int(headers.reconsume_times[row]))
             stored = int(headers.store_timestamp[row])
-            delivered: int | None = None  # one that a file counts as such, if several have the key
-            for held in self._by_key.get(key, ()):
-                if held < place and self._may_be_delivered(held, *same, stored):
-                    delivered = held if delivered is None or self._held[held].done else delivered
-                    if self._held[delivered].done:
-                        break
-            if delivered is not None:
-                self._close(delivered, DELIVERED)
+            # One that a file counts as delivered, if several have the key.
+            every = chain(*(self._by_key.get((key, done), ()) for done in (True, False)))
+            delivered = (
+                held
+                for held in every
+                if held < place and self._may_be_delivered(held, *same, stored)
+            )
+            if (first := next(delivered, None)) is not None:
+                self._close(first, DELIVERED)
 
     def _may_be_delivered(self, place: int, topic: str, times: int, stored: int) -> bool:
         row = self._held[place].row

@@ -124,3 +124,24 @@ def test_a_reset_to_a_time_skips_no_message_of_that_time_or_later(tmp_path: Path
             with store.open() as opened:
                 plain.add(opened.first_since(QueueId("orders", queue), moment) == after)
     assert plain == {True, False}
+
+
+def test_groups_of_light_queues_move_to_the_table_that_the_broker_reads(
+    with_light_queues: GoldenStore, tmp_path: Path
+) -> None:
+    """Where a broker reads the other file from now on."""
+    store, config = with_light_queues, Path(with_light_queues.path, "config")
+    text = (config / LIGHT).read_text("utf-8")
+    light = text.replace('"lmqOffsetTable":{}', f'"lmqOffsetTable":{{"{DEVICE}@{DEVICE}":2}}')
+    assert light != text
+    (config / LIGHT).write_text(light, "utf-8")
+    words = ("--group", "new", "--topic", "orders", "--reset-to", "earliest")
+    for lmq, name in ((False, PLAIN), (True, LIGHT)):
+        reset(store, conf_of(tmp_path, f"enableLmq={str(lmq).lower()}"), *words)
+        written = content(store, name)
+        assert (f"{DEVICE}@{DEVICE}" in written["offsetTable"]) is not lmq
+        assert written.get("lmqOffsetTable", {}) == ({f"{DEVICE}@{DEVICE}": 2} if lmq else {})
+        with MessageStore.open(store.path, config={"enableLmq": lmq}) as opened:
+            assert opened.consumer_offsets()[DEVICE] == {DEVICE: {0: 2}}
+        for path in config.glob(f"{LIGHT if name == PLAIN else PLAIN}*"):
+            path.unlink()

@@ -146,6 +146,30 @@ def test_offsets_of_the_file_that_the_broker_reads_come_along(tmp_path: Path) ->
     assert not (tmp_path / "new/config/lmqConsumerOffset.json").exists()
 
 
+@pytest.mark.parametrize("name", ["rocksdb-5.5.0", "rocksdb-config-v2-5.5.0"])
+def test_offsets_of_a_database_are_in_the_file_of_the_new_store(name: str, tmp_path: Path) -> None:
+    store = unpack_kind(name, tmp_path)
+    report = salvage(store.path, tmp_path / "new")
+    with MessageStore.open(store.path) as old, MessageStore.open(tmp_path / "new") as new:
+        before, after = old.consumer_offsets(), new.consumer_offsets()
+    users = {group: topics for group, topics in before.items() if not group.startswith("CID_RMQ")}
+    count = sum(len(queues) for topics in users.values() for queues in topics.values())
+    assert {group: {*topics} for group, topics in after.items()} == {
+        group: {*topics} for group, topics in users.items()
+    }
+    assert report.group_offsets == count > 0
+
+
+def test_offsets_in_light_queues_are_said_to_stay_behind(tmp_path: Path) -> None:
+    store = unpack("lmq-5.3.3", tmp_path)
+    path = Path(store.path, "config", "lmqConsumerOffset.json")
+    text = path.read_text("utf-8")
+    entry = '"%LMQ%all@%LMQ%g":7'
+    path.write_text(text.replace('"lmqOffsetTable":{}', f'"lmqOffsetTable":{{{entry}}}'), "utf-8")
+    said = run("salvage", store.path, "--to", str(tmp_path / "new"), expect=1)
+    assert "1 offset of groups in light queues (%LMQ%...)" in said
+
+
 @pytest.mark.parametrize("gone", ["delayOffset.json*", "timercheck", "*"])
 def test_the_copies_in_the_log_prove_what_was_delivered(tmp_path: Path, gone: str) -> None:
     store = unpack_state("tx-expired-5.5.0", tmp_path)

@@ -264,9 +264,9 @@ def retention(
     done = f": deleted, {size(freed)}" if really else "; --apply deletes them" if files else ""
     unread = f", with {counted(plan.unread, 'unread message')}" if plan.unread else ""
     lines.append(f"{counted(len(files), 'file')}, {size(plan.bytes)}{done}{unread}")
-    forced = plan.trigger == "forced"
-    if forced or (plan.trigger == "disk" and len(plan.log) == policy.deleteFileBatchMax):
-        limit = policy.forced_above_percent if forced else policy.due_above_percent
+    by_disk = {"disk": policy.due_above_percent, "forced": policy.forced_above_percent}
+    limit = by_disk.get(plan.trigger or "")
+    if limit is not None and len(plan.log) >= policy.deleteFileBatchMax:
         lines.append(
             f"disk {plan.disk_used_percent:.0f} %: a broker deletes more every 10 seconds, down to {limit} %"
         )
