@@ -22,7 +22,7 @@ from tests.support.golden import verified
 
 RELEASE = "5.5.0"
 RATE = 200  # messages a second
-SECONDS = 180
+SECONDS = 90
 QUEUES = 4
 # Small files, so that the log, the queues and the index roll while they are examined.
 CONF = {
