@@ -16,6 +16,7 @@ from rmq_store.config.consumer_offsets import (
     consumer_file,
     decode_consumer_offsets,
     offset_by_queue_id,
+    offset_tables,
 )
 from rmq_store.config.json_files import (
     ConfigFile,
@@ -202,7 +203,8 @@ class AdaptedConfig:
             kept = ("dataVersion", "groupTopicMap")
             content = {key: file.content[key] for key in kept if key in file.content}
             # A broker of files reads it, also where this is of a database.
-            write_config(root, self._name, file.path, content | {"offsetTable": dict(offsets)})
+            tables = offset_tables(self._name, offsets)
+            write_config(root, self._name, file.path, content | tables)
 
 
 def _uncompacted(settings: Mapping[str, Any]) -> dict[str, Any]:

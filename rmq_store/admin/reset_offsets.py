@@ -17,7 +17,9 @@ from rmq_store.config.consumer_offsets import (
     config_table,
     consumer_file,
     decode_consumer_offsets,
+    is_light_group,
     offset_by_queue_id,
+    offset_tables,
 )
 from rmq_store.config.dledger import refuse_members_offsets
 from rmq_store.config.json_files import next_version, read_config, to_fastjson, write_config_json
@@ -25,7 +27,6 @@ from rmq_store.config.rocksdb import refuse_rocksdb_config
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId, QueueSlice
-from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.markers import StoreLock
 from rmq_store.reading.query import ReadOptions
 from rmq_store.reading.store_reader import StoreReader
@@ -145,9 +146,10 @@ def _first_since(store: StoreReader, queue: QueueId, timestamp: int) -> int:
 def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
     """Write the changes under the store's lock. Returns the path of the written file.
 
-    Raises StoreLockedError while a broker or another writer has the store open, CorruptConfigError
-    if the existing file cannot be read, UnsupportedStoreError if the offsets are in a RocksDB database, or
-    the store is that of a broker in DLedger mode.
+    Raises StoreLockedError while a broker or another writer has the store open, InvalidArgumentError for
+    an offset that no broker keeps, CorruptConfigError if the existing file cannot be read,
+    UnsupportedStoreError if the offsets are in a RocksDB database, or the store is that of a broker in
+    DLedger mode.
     """
     refuse_rocksdb_config(store.path)
     refuse_members_offsets(store.path, store.config)
@@ -165,12 +167,17 @@ def apply_reset(store: StoreReader, changes: Sequence[OffsetReset]) -> str:
         for key, offset in config_table(path, value, "lmqOffsetTable").items():
             table[key] = offset_by_queue_id(path, {"0": offset})
         for change in changes:
-            table.setdefault(f"{change.topic}@{change.group}", {})[change.queue_id] = change.after
+            key = f"{change.topic}@{change.group}"
+            if change.queue_id and name == CONSUMER_FILES[1] and is_light_group(key):
+                raise InvalidArgumentError(
+                    path,
+                    reason=f"a broker keeps one offset of {change.topic} for the group {change.group}, that "
+                    f"of queue 0, and none of queue {change.queue_id}",
+                    advice="Nothing was written. Reset queue 0 alone: --queue 0",
+                )
+            table.setdefault(key, {})[change.queue_id] = change.after
         value.pop("lmqOffsetTable", None)
-        if name == CONSUMER_FILES[1]:  # LmqConsumerOffsetManager#queryOffset
-            is_light = {key: key.partition("@")[2].startswith(LMQ_PREFIX) for key in table}
-            value["lmqOffsetTable"] = {key: table.pop(key)[0] for key in is_light if is_light[key]}
-        value["offsetTable"] = table
+        value |= offset_tables(name, table)
         version = value.get("dataVersion")
         if isinstance(version, dict):  # 5.x brokers compare it to find changes
             value["dataVersion"] = next_version(version)

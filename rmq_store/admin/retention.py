@@ -250,10 +250,8 @@ def _before(store: StoreReader, keep_from: int) -> Iterator[ExpiredFile]:
             int(headers.store_timestamp.max())
             for headers in sound_headers(store.log, segment.base, stop, check_crc=False)
         )
-        newest = max(times, default=None)
-        if (
-            newest is None or newest >= keep_from
-        ):  # without a record, the age of the file is unknown
+        # Without a record, the age of the file is not known.
+        if max(times, default=keep_from) >= keep_from:
             return
         yield ExpiredFile(segment.path, segment.size, "all its messages are older")
 

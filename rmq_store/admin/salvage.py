@@ -538,8 +538,8 @@ class _Salvaging:
         report.config_unread = list(dict.fromkeys((*self._config.unread, *state.unread)))
         if self._light_offsets:
             report.config_unread.append(
-                f"{counted(self._light_offsets, 'offset')} of groups in light queues ({LMQ_PREFIX}...), "
-                "whose messages have other queue offsets now: the groups begin anew there"
+                f"{counted(self._light_offsets, 'offset')} in light queues ({LMQ_PREFIX}...). Their messages "
+                "get new queue offsets, and the groups start there like new ones"
             )
         delayed = [queue.queue_id for queue in self._writer.queues(SCHEDULE_TOPIC)]
         if delayed:

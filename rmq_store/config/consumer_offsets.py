@@ -23,9 +23,10 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.rocksdb import names_in_databases
 from rmq_store.config.without_file import advice_on_broken
-from rmq_store.errors import CorruptConfigError
+from rmq_store.errors import LOG, CorruptConfigError
 from rmq_store.format.byte_layout import CONFIG_DIR
 from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import LMQ_PREFIX
 
 ConsumerOffsets = dict[str, dict[str, dict[int, int]]]
 CONSUMER_FILES = ("consumerOffset.json", "lmqConsumerOffset.json")
@@ -51,17 +52,41 @@ class GroupOffset(NamedTuple):
 def consumer_file(store: str | os.PathLike[str], enable_lmq: bool | None) -> str:
     """The one of CONSUMER_FILES that the broker reads: the second with enableLmq (BrokerController).
 
-    Where one of them alone is there, that one. Of both, without the setting, the one written last: the other
-    is from before the setting was changed. Raises as `config_names`.
+    Where one of them alone is there, that one. Of both, without the setting, the one written last, with a
+    warning: the other is from before the setting was changed. Raises as `config_names`.
     """
     there = [name for name in CONSUMER_FILES if name in config_names(store)]
     if len(there) == 1 or not set(there).isdisjoint(names_in_databases(Path(store))):
         return there[0]  # a database has the offsets of both
-    if there and enable_lmq is None:
-        return max(
-            there, key=lambda name: last_write_with_backup_ms(Path(store, CONFIG_DIR, name)) or 0
-        )
-    return CONSUMER_FILES[bool(enable_lmq)]
+    if not there or enable_lmq is not None:
+        return CONSUMER_FILES[bool(enable_lmq)]
+    config = Path(store, CONFIG_DIR)
+    newest = max(there, key=lambda name: last_write_with_backup_ms(config / name) or 0)
+    LOG.warning(
+        "%s has both %s, and a broker reads one of them. %s was written last, and is read here: with "
+        "enableLmq of its broker.conf that is no guess",
+        *(config, " and ".join(there), newest),
+    )
+    return newest
+
+
+def offset_tables(name: str, offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    """The tables of a file of offsets, by `topic@group` -> queueId -> offset.
+
+    lmqConsumerOffset.json has the groups of light queues in a table of their own, with an offset of queue 0
+    alone (LmqConsumerOffsetManager#queryOffset).
+    """
+    light = [key for key in offsets if name == CONSUMER_FILES[1] and is_light_group(key)]
+    plain = {key: queues for key, queues in offsets.items() if key not in light}
+    tables: dict[str, Any] = {"offsetTable": plain}
+    if name == CONSUMER_FILES[1]:
+        tables["lmqOffsetTable"] = {key: offsets[key][0] for key in light if 0 in offsets[key]}
+    return tables
+
+
+def is_light_group(key: str) -> bool:
+    """Whether `topic@group` is of a group of light queues (MixAll#isLmq)."""
+    return key.partition("@")[2].startswith(LMQ_PREFIX)
 
 
 def has_consumer_offsets(store: str | os.PathLike[str]) -> bool:

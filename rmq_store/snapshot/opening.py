@@ -296,14 +296,9 @@ class Opening:
         count, total = sum(map(len, tails)), sum(int(tail.size.sum()) for tail in tails)
         if not count:
             return None
-        bases, end = (
-            [segment.base for segment in self.view.log.chain.segments],
-            self.snapshot.log_end,
-        )
-        but = limit_of_dispatch(
-            bases,
-            min(int(tail.log_offset[tail.points_to_record].min(initial=end)) for tail in tails),
-        )
+        bases = [segment.base for segment in self.view.log.chain.segments]
+        places = np.concatenate([tail.log_offset[tail.points_to_record] for tail in tails])
+        but = limit_of_dispatch(bases, int(places.min(initial=self.snapshot.log_end)))
         return (
             f"{counted(count, 'message')} at the end of the log ({size(total)}) in no queue yet: a broker "
             f"lists them when it starts{but}, and reads here give them"

@@ -179,10 +179,12 @@ def _leave_out_copies_of_delivered(
     ]
     for slice_ in joined_ranges(places):
         if slice_.queue.topic == TIMER_TOPIC:
-            rows = filter(timer.has_delivered, _timer_records(store, slice_, on_damage))
-            deque((_take_copy(copies, row) for row in rows), maxlen=0)
+            records = _timer_records(store, slice_, on_damage)
+            rows: Iterable[Row] = filter(timer.has_delivered, records)
         else:
-            deque((_take_copy(copies, row) for row in _level(store, slice_, on_damage)), maxlen=0)
+            rows = _level(store, slice_, on_damage)
+        for row in rows:
+            _take_copy(copies, row)
 
 
 def _take_copy(copies: _Copies, row: Row) -> MessageCopy | None:

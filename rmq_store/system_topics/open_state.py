@@ -455,15 +455,12 @@ def _transactions(store: StoreReader) -> Iterator[ExpiredUnfinished]:
             ended = ended_half_messages(store, OP_TOPIC, ignore_error)
             missing = first - offset - int(((ended >= offset) & (ended < first)).sum())
             if missing:
-                code, file = (
-                    "transactions-behind",
-                    consumer_file(store.path, store.config.enableLmq),
-                )
+                file = consumer_file(store.path, store.config.enableLmq)
                 proof = (
                     f"it has checked {queue.name} to offset {offset}, which begins at {first}. Op messages "
                     "that expired too may have ended some"
                 )
-                yield ExpiredUnfinished(code, TRANSACTIONS, missing, file, proof)
+                yield ExpiredUnfinished("transactions-behind", TRANSACTIONS, missing, file, proof)
 
 
 def unfinished_before(store: StoreReader, log_offset: int) -> list[UnfinishedRecord]:

@@ -247,15 +247,8 @@ def config_rows(store: StoreReader) -> Iterator[tuple[str, Row, list[tuple[str, 
         try:
             file = read_config(store.path, name, undecoded)
         except CorruptConfigError as error:
-            yield (
-                name,
-                {
-                    "file": str(path),
-                    "modified": last_write_with_backup_ms(path),
-                    "problem": str(error),
-                },
-                [],
-            )
+            written = last_write_with_backup_ms(path)
+            yield name, {"file": str(path), "modified": written, "problem": str(error)}, []
             continue
         if file is None:
             continue

@@ -13,7 +13,7 @@ import pytest
 from rmq_store import MessageStore, QueueId
 from tests.support.damage import write_at
 from tests.support.golden import GoldenStore, log_files, unpack
-from tests.support.running.commands import objects
+from tests.support.running.commands import complaint, objects
 
 PLAIN, LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
 DEVICE = "%LMQ%device-1"
@@ -58,7 +58,7 @@ def test_a_group_of_a_light_queue_goes_on_where_it_is_reset(with_light_queues: G
 
 
 def test_of_two_files_that_of_the_setting_counts_else_the_newer_one(
-    with_light_queues: GoldenStore, tmp_path: Path
+    with_light_queues: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broker reads one of them (BrokerController): the other is from before enableLmq was changed."""
     store = with_light_queues
@@ -68,9 +68,11 @@ def test_of_two_files_that_of_the_setting_counts_else_the_newer_one(
     for newer, offset in ((PLAIN, 2), (LIGHT, 9)):
         for name in (PLAIN, LIGHT):
             os.utime(config / name, (1, 2 if name == newer else 1))
-        with store.open() as opened:
+        with caplog.at_level("WARNING"), store.open() as opened:
             assert opened.consumer_offsets()["g-slow"]["orders"][0] == offset
             assert opened.table("groups").num_rows == 4
+        assert f"{newer} was written last, and is read here" in caplog.text
+        caplog.clear()
         for lmq, expected in ((True, 9), (False, 2)):
             with MessageStore.open(store.path, config={"enableLmq": lmq}) as opened:
                 assert opened.consumer_offsets()["g-slow"]["orders"][0] == expected
@@ -145,3 +147,15 @@ def test_groups_of_light_queues_move_to_the_table_that_the_broker_reads(
             assert opened.consumer_offsets()[DEVICE] == {DEVICE: {0: 2}}
         for path in config.glob(f"{LIGHT if name == PLAIN else PLAIN}*"):
             path.unlink()
+
+
+def test_an_offset_that_no_broker_keeps_is_refused(with_light_queues: GoldenStore) -> None:
+    """LmqConsumerOffsetManager#queryOffset: a group of light queues has one offset of a topic."""
+    store = with_light_queues
+    before = Path(store.path, "config", LIGHT).read_bytes()
+    words = ("offsets", store.path, "--group", DEVICE, "--topic", "orders", "--new-group")
+    said = complaint(*words, "--reset-to", "earliest", "--apply", expect=2)
+    assert "Nothing was written. Reset queue 0 alone: --queue 0" in said
+    assert Path(store.path, "config", LIGHT).read_bytes() == before
+    objects(*words, "--queue", "0", "--reset-to", "earliest", "--apply")
+    assert content(store, LIGHT)["lmqOffsetTable"] == {f"orders@{DEVICE}": 0}

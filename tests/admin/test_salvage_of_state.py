@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,16 @@ def test_offsets_of_a_database_are_in_the_file_of_the_new_store(name: str, tmp_p
     assert report.group_offsets == count > 0
 
 
+def test_a_config_that_is_no_folder_keeps_no_message_back(tmp_path: Path) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    shutil.rmtree(Path(store.path, "config"))
+    Path(store.path, "config").write_text("no folder", "utf-8")
+    before = fields(store.path)
+    said = run("salvage", store.path, "--to", str(tmp_path / "new"), expect=1)
+    assert "this is not a folder" in said
+    assert keys(of(fields(tmp_path / "new"), "orders")) == keys(of(before, "orders")) != []
+
+
 def test_offsets_in_light_queues_are_said_to_stay_behind(tmp_path: Path) -> None:
     store = unpack("lmq-5.3.3", tmp_path)
     path = Path(store.path, "config", "lmqConsumerOffset.json")
@@ -167,7 +178,7 @@ def test_offsets_in_light_queues_are_said_to_stay_behind(tmp_path: Path) -> None
     entry = '"%LMQ%all@%LMQ%g":7'
     path.write_text(text.replace('"lmqOffsetTable":{}', f'"lmqOffsetTable":{{{entry}}}'), "utf-8")
     said = run("salvage", store.path, "--to", str(tmp_path / "new"), expect=1)
-    assert "1 offset of groups in light queues (%LMQ%...)" in said
+    assert "not carried over: 1 offset in light queues (%LMQ%...)" in said
 
 
 @pytest.mark.parametrize("gone", ["delayOffset.json*", "timercheck", "*"])

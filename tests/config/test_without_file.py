@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import QueueId
 from rmq_store.config.consumer_offsets import read_consumer_offsets, read_delay_file
 from rmq_store.config.json_files import read_config, undecoded
 from rmq_store.config.topics_json import topic_configs_to_change
@@ -15,6 +16,7 @@ from rmq_store.errors import CorruptConfigError
 from rmq_store.markers import read_timer_check
 from rmq_store.verify import Finding
 from tests.support.checkout import CHECKOUT
+from tests.support.damage import write_at, write_in_log
 from tests.support.golden import GoldenStore, unpack, verified
 
 JSON = [name for name in EFFECTS if name.endswith(".json")]
@@ -125,3 +127,25 @@ def test_a_broker_that_takes_the_newest_files_alone_is_not_said_to_list_all(
     advice = [f.advice or "" for f in golden.verified().findings if f.code == "not-dispatched"]
     assert advice
     assert any(said in text for text in advice) is is_said
+
+
+def test_a_hole_among_the_waiting_messages_is_not_far_behind(tmp_path: Path) -> None:
+    """Its entry leads nowhere; the messages around it are in the newest files."""
+    golden = unpack("days-crash-5.5.0", tmp_path)
+    last = [r for r in golden.truth if (r["topic"], r["queueId"]) == ("orders", 0)][-3:]
+    folder = Path(golden.path, "consumequeue/orders/0")
+    for record in last:
+        at = record["queueOffset"] * 20
+        file = max(path for path in folder.iterdir() if int(path.name) <= at)
+        write_at(file, at - int(file.name), bytes(20))
+    write_in_log(golden, last[1]["commitLogOffset"] + 4, b"\xff" * 4)  # its magic
+    with golden.open() as store:
+        tail = store.snapshot().queues[QueueId("orders", 0)].tail
+        assert tail is not None
+        assert tail.log_offset.tolist() == [
+            last[0]["commitLogOffset"],
+            -1,
+            last[2]["commitLogOffset"],
+        ]
+        assert len(store.log.chain.segments) > 10
+        assert "commitLogRecoverMaxNum" not in (store.opening.behind or "commitLogRecoverMaxNum")

@@ -194,17 +194,23 @@ def _refuse_other_items(names: pa.Array, values: pa.Array, items: Numbers) -> No
         (values, "value", _SEPARATORS[1:]),
     ):
         ends, raw = buffers(column)
-        lengths, used = np.diff(ends), raw[ends[0] : ends[-1]]
+        lengths = np.diff(ends)
         if what == "name" and not lengths.all():
             row = _row_of_item(int(np.argmin(lengths)), items)
             raise invalid_message(row, "a property has no name")
         for separator in separators:
-            if (used == separator).any():
-                at = int(ends[0]) + int(np.argmax(used == separator))
-                row = _row_of_item(int(np.searchsorted(ends, at, side="right")) - 1, items)
-                raise invalid_message(
-                    row, f"the {what} of a property has the separator {separator:#04x}"
-                )
+            number = _first_with(ends, raw, separator)
+            if number is not None:
+                fault = f"the {what} of a property has the separator {separator:#04x}"
+                raise invalid_message(_row_of_item(number, items), fault)
+
+
+def _first_with(ends: Numbers, raw: Bytes, byte: int) -> int | None:
+    """The number of the first of some strings that has a byte; None if none has it."""
+    has = raw[ends[0] : ends[-1]] == byte
+    if not has.any():
+        return None
+    return int(np.searchsorted(ends, int(ends[0]) + int(np.argmax(has)), side="right")) - 1
 
 
 def _row_of_item(number: int, items: Numbers) -> int:
@@ -229,9 +235,8 @@ def _of_words(words: dict[str, pa.Array], count: int, last_separator: bool) -> p
         for name in PROPERTY_WORDS
     ]
     for (its_ends, raw), name in zip(columns, PROPERTY_WORDS, strict=True):
-        used = raw[its_ends[0] : its_ends[-1]] == PROPERTY_SEPARATOR
-        if used.any():
-            row = int(np.searchsorted(its_ends, its_ends[0] + np.argmax(used), side="right")) - 1
+        row = _first_with(its_ends, raw, PROPERTY_SEPARATOR)
+        if row is not None:
             raise invalid_message(row, f"{name} has the separator {PROPERTY_SEPARATOR:#04x}")
     fronts, front_ends = _fronts_of(PROPERTY_WORDS.values())
     size = sum(int(its_ends[-1] - its_ends[0]) for its_ends, _ in columns)
