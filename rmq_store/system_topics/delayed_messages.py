@@ -13,9 +13,9 @@ messages of the same tick.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from rmq_store.commitlog.walk import current_end
@@ -177,14 +177,25 @@ def _leave_out_copies_of_delivered(
         for held in copies_with(store, topics, keys, on_damage)
         if held.topic == TIMER_TOPIC or held.queue_offset < delivered.get(held.queue_id, 0)
     ]
-    for slice_ in joined_ranges(places):
-        if slice_.queue.topic == TIMER_TOPIC:
-            records = _timer_records(store, slice_, on_damage)
-            rows: Iterable[Row] = filter(timer.has_delivered, records)
-        else:
-            rows = _level(store, slice_, on_damage)
-        for row in rows:
-            _take_copy(copies, row)
+    slices = joined_ranges(places)
+    timed = [slice_ for slice_ in slices if slice_.queue.topic == TIMER_TOPIC]
+    levels = (_level(store, slice_, on_damage) for slice_ in slices if slice_ not in timed)
+    for row in chain(_delivered_timers(store, timed, timer, on_damage), *levels):
+        _take_copy(copies, row)
+
+
+def _delivered_timers(
+    store: StoreReader, slices: Sequence[QueueSlice], timer: TimerFiles, on_damage: OnDamage | None
+) -> Iterator[Row]:
+    """The timer messages that the files count as delivered, of a few with all that was put off of them."""
+    rows = [row for slice_ in slices for row in _timer_records(store, slice_, on_damage)]
+    later = LaterTimerRecords(store)
+    for row in rows:
+        if row["rollTimes"]:
+            later.add_put_off(row)
+    for row in rows:
+        if not later.was_postponed(row) and timer.has_delivered(row):
+            yield row
 
 
 def _take_copy(copies: _Copies, row: Row) -> MessageCopy | None:
@@ -252,7 +263,7 @@ class TimerFiles:
         return WAITING if self.units is None else LOST
 
     def has_delivered(self, row: Row) -> bool:
-        """Whether the files count a message as delivered, not only as put off."""
+        """Whether the files count a message as delivered, if it was not put off."""
         is_over = self.check is not None and (row["dueTimestamp"] or 0) < self.check.read_time
         return is_over and row["deletes"] is None and self.state_of(row) is None
 

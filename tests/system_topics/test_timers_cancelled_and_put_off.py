@@ -206,3 +206,12 @@ def test_a_timer_that_was_put_off_is_not_lost_when_its_unit_has_expired(
     (root / "timerlog" / ("0" * 20)).write_bytes(b"".join(units).ljust(520, b"\0"))
     (root / "config" / "timercheck").write_bytes(struct.pack(">qqq", NOW + 400, 0, 2))
     assert states(root) == {places[1]: "waiting"}
+
+
+def test_of_two_timers_with_one_key_the_one_put_off_has_one_copy(tmp_path: Path) -> None:
+    """The timer's file is older than the log: it counts the first as delivered, which was put off before."""
+    root = tmp_path / "store"
+    copies = [copy_of("A", 901), copy_of("A", 951), copy_of("B", 990)]
+    places = written(root, [*ONCE, timer("A", 950, at=310), *copies])
+    (root / "config" / "timercheck").write_bytes(struct.pack(">qqq", NOW + 940, 0, 3))
+    assert states(root) == {places[2]: "delivered"}
