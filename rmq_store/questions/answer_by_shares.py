@@ -16,7 +16,7 @@ from multiprocessing import get_context, parent_process
 from typing import Protocol, TypeVar
 
 from rmq_store.errors import LOG, AccessError
-from rmq_store.reading.store_reader import StoreReader
+from rmq_store.reading.store_reader import PinnedStore, StoreReader
 from rmq_store.text.progress import Progress
 
 _WORTH_IT = 64 << 20  # bytes of the log
@@ -105,12 +105,12 @@ class Processes:
     ) -> Iterator[Part]:
         """The part of each share, in their order, as they are done."""
         with source.open() as store:
-            opened = store.opener()
+            pinned = store.pinned()
         # A fork takes milliseconds and is safe where no other thread holds a lock.
         alone = sys.platform == "linux" and threading.active_count() == 1
         context = get_context("fork" if alone else "spawn")
         try:
-            with ProcessPoolExecutor(self.workers, context, _start, (opened,)) as pool:
+            with ProcessPoolExecutor(self.workers, context, _start, (pinned,)) as pool:
                 parts = pool.map(partial(_work, question), shares)
                 for share, part in zip(shares, parts, strict=True):
                     progress(question.weight(share))
@@ -132,13 +132,13 @@ def processes_for(store: StoreReader, workers: int | None = None) -> Processes |
     return None if count < 2 or end - start < _WORTH_IT else Processes(count)
 
 
-_opener: Callable[[], StoreReader]  # in a worker of Processes
+_pinned: PinnedStore  # in a worker of Processes
 _opened: StoreReader | None = None  # there too, from the first share on
 
 
-def _start(opener: Callable[[], StoreReader]) -> None:
-    global _opener
-    _opener = opener
+def _start(pinned: PinnedStore) -> None:
+    global _pinned
+    _pinned = pinned
     # A worker that raises for Ctrl-C takes the next share.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -156,7 +156,7 @@ def _work(question: Question[Share, Part, Answer], share: Share) -> Part:
     global _opened
     if _opened is None:
         LOG.disabled = True  # the parent has said what opening says
-        _opened = _opener()
+        _opened = _pinned.open()
         LOG.disabled = False
     return question.work(_opened, share, ignore)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 import pyarrow as pa
@@ -66,6 +66,42 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 
+_Store = TypeVar("_Store", bound="StoreReader")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedStore:
+    """A store as it was when it was opened: small and picklable, to open it once more, in any process.
+
+    `config`: the broker's settings; `listing`: the files at that time, of a store in an object store.
+    """
+
+    path: str
+    broker_name: str
+    config: StoreConfig
+    snapshot: StoreSnapshot
+    release: str | None = None
+    storage_options: Mapping[str, str] | None = None
+    listing: Listing | None = None
+
+    def open(self) -> StoreReader:
+        """The store with the pinned offsets. Raises as `StoreReader.open`."""
+        return self.open_as(StoreReader)
+
+    def open_as(self, kind: type[_Store]) -> _Store:
+        """As `open`, a store of this class."""
+        return kind.open(
+            self.path,
+            broker_name=self.broker_name,
+            config=self.config,
+            snapshot=self.snapshot,
+            release=self.release,
+            queues=bool(self.snapshot.queues),
+            storage_options=self.storage_options,
+            listing=self.listing,
+        )
+
+
 class StoreReader:
     """A store opened to read. Reading writes nothing. What a user opens is a `MessageStore`.
 
@@ -102,7 +138,7 @@ class StoreReader:
         self.served = ConsumerQueues(self.view, self._compaction)
         self.opening = Opening(self.view)
         self.lookup = MessageLookup(self.view, self.opening, broker_name, self.key_index)
-        self._release, self._queues = release, queues
+        self._release = release
         self._shadow: Shadow | None = None
         self._opened_again: list[ref[StoreReader]] = []
         self._storage_options: Mapping[str, str] | None = None
@@ -170,24 +206,22 @@ class StoreReader:
 
         Raises as `open`.
         """
-        store = self.opener()()
+        store = self.pinned().open_as(type(self))
         self._opened_again = [opened for opened in self._opened_again if opened() is not None] + [
             ref(store)
         ]
         return store
 
-    def opener(self) -> Callable[[], Self]:
-        """What opens the same state of the store in another process; it raises as `open`."""
-        return partial(
-            type(self).open,
+    def pinned(self, snapshot: StoreSnapshot | None = None) -> PinnedStore:
+        """What opens the store with these offsets, by default the same."""
+        return PinnedStore(
             self._address(),
-            broker_name=self.broker_name,
-            config=self.config,
-            snapshot=self._snapshot,
-            release=self._release,
-            queues=self._queues,
-            storage_options=self._storage_options,
-            listing=self.listing(),
+            self.broker_name,
+            self.config,
+            snapshot or self._snapshot,
+            self._release,
+            self._storage_options,
+            self.listing(),
         )
 
     def end_reads(self) -> None:

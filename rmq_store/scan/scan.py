@@ -24,7 +24,7 @@ from rmq_store.errors import (
     nearest,
     shown_path,
 )
-from rmq_store.files.remote.uri_filesystem import StorageOptions, absolute_path
+from rmq_store.files.remote.uri_filesystem import absolute_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import warn_of_tags
 from rmq_store.reading.store_reader import StoreReader
@@ -33,7 +33,6 @@ from rmq_store.scan.options import COMMITLOG
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.scan.tasks import (
     DamageHandler,
-    PinnedStore,
     StoreScan,
     Task,
     read_share,
@@ -52,7 +51,7 @@ from rmq_store.search.selection import (
     selected_queues,
 )
 from rmq_store.snapshot.known_topics import unknown_topic
-from rmq_store.snapshot.snapshot import StoreSnapshot, collector_paused
+from rmq_store.snapshot.snapshot import collector_paused
 
 
 class TopicWithoutQueueError(UnknownQueueError):
@@ -138,17 +137,6 @@ class StoreToOpen:
     broker_name: str | None = None
     broker_conf: str | None = None
 
-    def pinned(
-        self, store: StoreReader, snapshot: StoreSnapshot, options: StorageOptions | None
-    ) -> PinnedStore:
-        """The store, which was opened with these options, at the offsets of a snapshot."""
-        return PinnedStore(
-            self.path, self.broker_conf, snapshot, store.broker_name, options, store.listing()
-        )
-
-
-Opened = tuple[StoreToOpen, StoreReader]
-
 
 @dataclass(frozen=True, slots=True)
 class UnavailableStore:
@@ -227,13 +215,16 @@ def _confs_by_name(value: str | None, names: Mapping[str, str]) -> dict[str, str
     return confs
 
 
-def open_all(options: ScanOptions, stack: ExitStack) -> tuple[list[Opened], list[UnavailableStore]]:
+def open_all(
+    options: ScanOptions, stack: ExitStack
+) -> tuple[list[StoreReader], list[UnavailableStore]]:
     """Open every store, to be closed with `stack`. Returns the opened stores, and those left out.
 
     Raises the error of a store that cannot be opened unless unavailableStores is `skip`, and
     InvalidArgumentError if two stores have the same name or none is left.
     """
-    opened: list[Opened] = []
+    opened: list[StoreReader] = []
+    paths: list[str] = []
     left_out: list[UnavailableStore] = []
     last: StoreError | None = None
     for target in stores_to_open(options):
@@ -245,7 +236,8 @@ def open_all(options: ScanOptions, stack: ExitStack) -> tuple[list[Opened], list
                 queues=options.source != COMMITLOG,
                 storage_options=options.storage_options,
             )
-            opened.append((target, stack.enter_context(store)))
+            opened.append(stack.enter_context(store))
+            paths.append(target.path)
             store.release_files()
         except StoreError as error:
             if options.unavailable_stores == "fail":
@@ -253,7 +245,8 @@ def open_all(options: ScanOptions, stack: ExitStack) -> tuple[list[Opened], list
             LOG.warning("left out a store that cannot be opened: %s", error)
             left_out.append(UnavailableStore(target.path, target.broker_name, str(error)))
             last = error
-    require_one_name_each([(store.broker_name, target.path) for target, store in opened])
+    names = [store.broker_name for store in opened]
+    require_one_name_each(list(zip(names, paths, strict=True)))
     if not opened and last is not None:
         raise last
     return opened, left_out
@@ -277,14 +270,14 @@ def _stores_advice(paths: Sequence[str]) -> str:
     return f"Name them: option stores = {json.dumps(example)}"
 
 
-def _in_turn(opened: Iterable[Opened]) -> Iterator[Opened]:
+def _in_turn(opened: Iterable[StoreReader]) -> Iterator[StoreReader]:
     """The opened stores, of which only the one in use has files open: there may be thousands."""
-    for target, store in opened:
-        yield target, store
+    for store in opened:
+        yield store
         store.release_files()
 
 
-def _store_scan(target: StoreToOpen, store: StoreReader, options: ScanOptions) -> StoreScan:
+def _store_scan(store: StoreReader, options: ScanOptions) -> StoreScan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
@@ -296,7 +289,7 @@ def _store_scan(target: StoreToOpen, store: StoreReader, options: ScanOptions) -
         # A table, and verifyQueue, compare the log with all queues.
         if options.table is None and not options.verify_queue:
             snapshot = store.opening.only(slice_.queue for slice_ in selected)
-    pinned = target.pinned(store, snapshot, options.storage_options)
+    pinned = store.pinned(snapshot)
     errors = store.opening.errors(store.snapshot().queues) if limits is None else ()
     return StoreScan(pinned, ranges, options, limits, may_have_errors=any(True for _ in errors))
 
@@ -325,18 +318,14 @@ class Scan:
         warn_of_tags(options.tags)
         with ExitStack() as stack:
             opened, left_out = open_all(options, stack)
-            options = options.with_fixed_times(
-                lambda: newest_time(store for _, store in _in_turn(opened))
-            )
-            require_named_brokers([store for _, store in opened], options)
+            options = options.with_fixed_times(lambda: newest_time(_in_turn(opened)))
+            require_named_brokers(opened, options)
             if options.source != COMMITLOG:
-                for _, store in _in_turn(opened):
+                for store in _in_turn(opened):
                     for warning in (*store.opening.losses(), *store.opening.notes()):
                         LOG.warning("%s: %s", store.broker_name, warning)
-                require_known_names([store for _, store in opened], options)
-            stores = tuple(
-                _store_scan(target, store, options) for target, store in _in_turn(opened)
-            )
+                require_known_names(opened, options)
+            stores = tuple(_store_scan(store, options) for store in _in_turn(opened))
         return cls(stores, tuple(left_out))
 
     def is_far(self, task: Task) -> bool:

@@ -15,8 +15,6 @@ from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.commitlog.log import IF_OTHER_STORE
 from rmq_store.dataset.condition import Condition
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
-from rmq_store.files.remote.remote_store import Listing
-from rmq_store.files.remote.uri_filesystem import StorageOptions
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.reading.log_reader import Limits
@@ -28,7 +26,7 @@ from rmq_store.reading.query import (
     OnDamage,
     ReadOptions,
 )
-from rmq_store.reading.store_reader import StoreReader
+from rmq_store.reading.store_reader import PinnedStore, StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.search.find_messages import plan_keys
@@ -44,7 +42,6 @@ from rmq_store.search.log_partitions import (
 from rmq_store.search.selection import WantedQueues
 from rmq_store.snapshot.compacted_view import QueueSource
 from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
-from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.verify.verify_store import errors_of_part, log_parts
 
 EXACT_PIECES = 50_000
@@ -62,30 +59,6 @@ PARALLEL_TASKS = 64
 _SMALL_STORES_A_TASK = 8
 """So many small stores share a task in any case: they are opened in the time that its start takes."""
 _BYTES_A_RECORD = 1 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedStore:
-    """A store and the offsets it had when the scan was made. Small and picklable."""
-
-    path: str
-    broker_conf: str | None
-    snapshot: StoreSnapshot
-    broker_name: str
-    storage_options: StorageOptions | None = None
-    listing: Listing | None = None  # the files at that time, for a store in an object store
-
-    def open(self) -> StoreReader:
-        """Open the store with the pinned offsets. Raises OtherStoreError for another store."""
-        return StoreReader.open(
-            self.path,
-            broker_name=self.broker_name,
-            broker_conf=self.broker_conf,
-            snapshot=self.snapshot,
-            queues=bool(self.snapshot.queues),
-            storage_options=self.storage_options,
-            listing=self.listing,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,8 +223,6 @@ def _rows_of(
     scan, columns = read.scan, dict.fromkeys((*read.columns, *more))
     kept = {name: value for name, value in options.items() if name not in RANGES}
     scan_options = {**kept, "columns": ",".join(columns), "brokerName": scan.store.broker_name}
-    if scan.store.broker_conf is not None:
-        scan_options["brokerConf"] = scan.store.broker_conf
     revealed = {name: reveal(value) for name, value in scan_options.items()}
     source = spark.read.format("rmqstore").options(**revealed)
     parts = [

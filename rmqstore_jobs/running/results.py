@@ -26,7 +26,8 @@ from rmq_store.errors import OsErrorsOf, json_text, printable
 from rmq_store.files.remote.remote_store import shadow_of
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueSlice
-from rmq_store.scan.tasks import PinnedStore, StoreScan
+from rmq_store.reading.store_reader import PinnedStore
+from rmq_store.scan.tasks import StoreScan
 from rmq_store.tables import TABLES
 from rmq_store.text.json_keys import as_json_object, camel_case
 from rmq_store.text.progress import Progress

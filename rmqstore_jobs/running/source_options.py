@@ -22,11 +22,12 @@ from rmq_store.cli.options import (
 )
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.format.queues import QueueId, QueueSlice
+from rmq_store.reading.store_reader import PinnedStore
 from rmq_store.scan.option_values import flag
 from rmq_store.scan.options import OPTIONS, Option
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
-from rmq_store.scan.tasks import PinnedStore, StoreScan
+from rmq_store.scan.tasks import StoreScan
 from rmq_store.search.selection import EARLIEST
 from rmq_store.snapshot.ranges import LogSlice, parts_in_log_slice
 from rmq_store.text.times import parse_time

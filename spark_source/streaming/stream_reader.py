@@ -140,7 +140,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start = store.log.start
             limits = self.follower.limits(store, first)
             snapshot = StoreSnapshot(store.log.start, stop, marks=() if mark is None else (mark,))
-            pinned = target.pinned(store, snapshot, self.options.storage_options)
+            pinned = store.pinned(snapshot)
         scan = Scan((StoreScan(pinned, (), self.options, limits),))
         pieces = even_slices(
             start, stop, self.options.max_bytes_per_partition, self.options.min_partitions

@@ -136,6 +136,7 @@ def test_another_thread_can_end_the_reads_of_a_store(golden: Golden) -> None:
 def test_a_store_outlives_the_one_that_it_was_opened_from(golden: Golden) -> None:
     with golden("clean-5.5.0").open() as store:
         again = store.reopen()
+        assert type(again) is type(store)
     with again:
         assert again.read_batches("orders").read_all().num_rows > 0
 

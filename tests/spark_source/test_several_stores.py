@@ -17,7 +17,7 @@ from rmq_store.config.locate import broker_names_of_paths
 from rmq_store.errors import InvalidArgumentError, NotAStoreError, UnknownQueueError
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import Scan, pinned_scan
-from rmq_store.scan.tasks import PinnedStore, Share, reporting_shares, shares_of, tasks_of
+from rmq_store.scan.tasks import Share, reporting_shares, shares_of, tasks_of
 from tests.support.golden import Golden, unpack, user_topic
 from tests.support.spark.reads import rows_of
 from tests.support.spark.selections import NAME, PLACE, plan_of
@@ -111,18 +111,17 @@ def test_stores_of_one_folder_name_are_named_by_where_their_paths_differ(
 def test_plans_have_absolute_paths(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor of a cluster works in a folder of its own."""
+    """An executor of a cluster works in a folder of its own, and may not have the broker's configuration."""
     os.symlink(golden("clean-5.5.0").path, tmp_path / "store")
-    (tmp_path / "broker.conf").write_text("")
+    (tmp_path / "broker.conf").write_text("maxMessageSize=4321")
     monkeypatch.chdir(tmp_path)
-    store, conf = str(tmp_path / "store"), str(tmp_path / "broker.conf")
     for options in (
         {"path": "store", "brokerConf": "broker.conf"},
         {"path": "st*", "brokerConf": "./broker.conf"},
         {"stores": '{"b": "store/"}', "brokerConf": '{"b": "broker.conf"}'},
     ):
         pinned = pinned_scan(parse_options(options)).store
-        assert (pinned.path, pinned.broker_conf) == (store, conf)
+        assert (pinned.path, pinned.config.maxMessageSize) == (str(tmp_path / "store"), 4321)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +231,8 @@ def test_stores_with_long_logs_have_a_task_each(two: dict[str, str]) -> None:
 def test_a_task_unpickles_the_plan_of_its_store_alone(two: dict[str, str]) -> None:
     scan = Scan.of(parse_options({"stores": json.dumps(two)}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PinnedStore, "__setstate__", lambda *_: pytest.fail("unpickled"), raising=False
-        )
+        pinned = type(scan.stores[0].store)
+        patch.setattr(pinned, "__setstate__", lambda *_: pytest.fail("unpickled"), raising=False)
         shipped = pickle.loads(pickle.dumps(scan))
     assert shipped.stores[1].store.broker_name == "broker-b"
     assert pickle.loads(pickle.dumps(shipped)) == scan == shipped
