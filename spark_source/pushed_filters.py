@@ -1,6 +1,6 @@
 """Apply the filters that Spark pushes down, so that less is read.
 
-They become one expression of Arrow, as filters of SQL and of datasets are (`rmq_store.dataset.condition`).
+They become one expression of Arrow, as filters of SQL and of datasets are (`rmq_store.search.condition`).
 Spark applies each filter again. So a query has the same rows with
 `spark.sql.python.filterPushdown.enabled` on and off, with two exceptions. Spark keeps the narrowed plan with
 the table, and later queries of it that push no filter get that plan (PythonScanBuilder). And a filter on
@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from rmq_store.arrow.column_definitions import arrow_schema
-from rmq_store.dataset.condition import LISTED_AT_ONCE, MOST_VALUES, Condition
+from rmq_store.search.condition import LISTED_AT_ONCE, MOST_VALUES, Condition
 
 _SCHEMA = arrow_schema(
     [

@@ -15,9 +15,9 @@ import pyarrow.dataset as ds
 from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from rmq_store.arrow import compute as pc
-from rmq_store.dataset.condition import columns_in_expressions
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.reading.query import positive_number
+from rmq_store.search.condition import columns_in_expressions
 
 Batches = Generator[pa.RecordBatch, None, None]
 """A generator: it closes what it reads from when the reading ends, not when garbage is collected."""

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
-from rmq_store.dataset.condition import Condition, quoted_texts, values_of_all_matches
 from rmq_store.dataset.lazy_dataset import Batches, Fragment, LazyDataset
 from rmq_store.errors import LOG, InvalidArgumentError, nearest
 from rmq_store.format.queues import QueueSlice
@@ -28,6 +27,7 @@ from rmq_store.reading.query import (
     several_values,
 )
 from rmq_store.reading.store_reader import StoreReader
+from rmq_store.search.condition import Condition, quoted_texts, values_of_all_matches
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import newest_time, ranges_by_log_slice
 from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInRanges, Search, ranges_in_store

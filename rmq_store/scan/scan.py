@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import column_names
 from rmq_store.config.locate import broker_names_of_paths, matching_folders
-from rmq_store.dataset.condition import Condition
 from rmq_store.errors import (
     LOG,
     InvalidArgumentError,
@@ -40,6 +39,7 @@ from rmq_store.scan.tasks import (
     shares_of,
     tasks_of,
 )
+from rmq_store.search.condition import Condition
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import (
     QueueLimitsInLog,

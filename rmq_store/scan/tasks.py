@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import column_names, needs_log
 from rmq_store.commitlog.log import IF_OTHER_STORE
-from rmq_store.dataset.condition import Condition
 from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreError
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
@@ -29,6 +28,7 @@ from rmq_store.reading.query import (
 from rmq_store.reading.store_reader import PinnedStore, StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.search.condition import Condition
 from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import (
     bins_of_ranges,

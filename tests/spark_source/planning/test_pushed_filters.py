@@ -186,7 +186,7 @@ def test_a_filter_for_a_message_that_its_queue_lost_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str, lost: int, column: str
 ) -> None:
     """It is so without pushed filters, which read the whole queue; with them no entry matches."""
-    monkeypatch.setattr("rmq_store.dataset.condition.CLOCK_SLACK_MS", 0)
+    monkeypatch.setattr("rmq_store.search.condition.CLOCK_SLACK_MS", 0)
     store = unpack(NAME, tmp_path)
     Path(store.path, ORDERS, gone).unlink()
     record = store.by_queue[QueueId("orders", 0)][lost]

@@ -33,7 +33,7 @@ TIME = ("storeTimestamp",)
 def test_a_filter_of_times_lets_all_of_its_rows_through(
     golden: Golden, name: str, kind: type[Filter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_store.dataset.condition._LEAST_STEP_OF_TIMES", 32)
+    monkeypatch.setattr("rmq_store.search.condition._LEAST_STEP_OF_TIMES", 32)
     store = golden(name)
     stamps = [r["storeTimestamp"] for r in store.truth if r["topic"] == "orders"]
     asked = [stamps[len(stamps) * part // 4] for part in (1, 3)]
