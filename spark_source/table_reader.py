@@ -149,7 +149,7 @@ def _damage_of(scan: StoreScan, share: Share, store: StoreReader) -> Iterator[Ro
     met: list[StoreError] = []
     options = replace(scan.options, tags=None, keys=None, unwrap_batches=False)
     unfiltered, columns = replace(scan, options=options), ("commitLogOffset", "body")
-    for _ in read_messages(unfiltered, share, store, columns, met.append):
+    for _ in read_messages(unfiltered, share, store, columns, {"on_damage": met.append}):
         yield from map(damage_row, met)
         met.clear()
     yield from map(damage_row, met)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
@@ -14,10 +14,8 @@ from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP, arrow_schema
 from rmq_store.dataset.lazy_dataset import Batches, Fragment, LazyDataset
 from rmq_store.errors import LOG, InvalidArgumentError, nearest
-from rmq_store.format.queues import QueueSlice
 from rmq_store.format.topics import is_system_topic
 from rmq_store.reading.query import (
-    BODIES,
     FIRST_BATCH_ROWS,
     PERMISSIVE,
     DamageMode,
@@ -27,10 +25,12 @@ from rmq_store.reading.query import (
     several_values,
 )
 from rmq_store.reading.store_reader import StoreReader
+from rmq_store.scan.parse_options import ScanOptions
+from rmq_store.scan.scan import Scan
+from rmq_store.scan.tasks import Share, StoreScan, read_messages
 from rmq_store.search.condition import Condition, quoted_texts, values_of_all_matches
-from rmq_store.search.find_messages import plan_keys
 from rmq_store.search.log_partitions import newest_time, ranges_by_log_slice
-from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInRanges, Search, ranges_in_store
+from rmq_store.search.selection import CLOCK_SLACK_MS, DamageInRanges, ranges_in_store
 from rmq_store.text.times import NotATimeError, Time, fixed_range, parse_time
 
 if TYPE_CHECKING:
@@ -39,22 +39,6 @@ if TYPE_CHECKING:
     from rmq_store.reading.query import CommonReadOptions
 
 _FRAGMENT_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StorePart:
-    """What a scan reads of one store.
-
-    `slices`: ranges of its queues. `words`: None, or words of which each row has one in KEYS or as
-    UNIQ_KEY, so that the index leads to the rows. `tags`: None, or tags of which each row has one.
-    `wanted`: the filter that the rows must match.
-    """
-
-    store: StoreReader
-    slices: tuple[QueueSlice, ...]
-    words: frozenset[str] | None = None
-    tags: tuple[str, ...] | None = None
-    wanted: Any = None
 
 
 class MessageDataset(LazyDataset):
@@ -83,22 +67,22 @@ class MessageDataset(LazyDataset):
 
     def __init__(
         self,
-        parts: Sequence[StorePart],
+        stores: Sequence[StoreReader],
+        scan: Scan,
         schema: pa.Schema,
         how: ReadOptions,
-        search: Search,
         wanted: Any = None,
     ) -> None:
         """Use `MessageStore.messages` or `messages_of`."""
         place = schema.get_field_index("storeTimestamp")
         every = arrow_schema(["storeTimestamp"]) if place < 0 else []
         super().__init__(schema, pa.schema([*schema, *every]))
-        self._parts, self._how, self._query = tuple(parts), how, Query.of(False, **how)
-        self._search, self._filter = search, wanted
+        self._stores, self._scan = tuple(stores), scan
+        self._how, self._query, self._filter = how, Query.of(False, **how), wanted
 
     def __repr__(self) -> str:
-        messages = sum(len(piece) for part in self._parts for piece in part.slices)
-        stores = ", ".join(repr(part.store.broker_name) for part in self._parts)
+        messages = sum(len(range_) for part in self._scan.stores for range_ in part.ranges)
+        stores = ", ".join(repr(store.broker_name) for store in self._stores)
         kind = "" if self._filter is None else f", filter={self._filter}"
         return f"MessageDataset({stores}, up to {messages} messages{kind})"
 
@@ -108,57 +92,43 @@ class MessageDataset(LazyDataset):
     def with_columns(self, columns: Sequence[str]) -> MessageDataset:
         """The same messages with other columns. Raises InvalidArgumentError for an unknown one."""
         schema = arrow_schema(columns)
-        return MessageDataset(self._parts, schema, self._how, self._search, self._filter)
+        return MessageDataset(self._stores, self._scan, schema, self._how, self._filter)
 
     def filter(self, expression: Any) -> MessageDataset:
         """The dataset with only the rows that match; see the class for what is read."""
         wanted = self._wanted(expression)
-        return MessageDataset(self._parts, self._columns, self._how, self._search, wanted)
+        return MessageDataset(self._stores, self._scan, self._columns, self._how, wanted)
 
     def _wanted(self, wanted: Any) -> Any:
         if self._filter is None or wanted is None:
             return self._filter if wanted is None else wanted
         return self._filter & wanted
 
-    def plan(self, filter: Any = None) -> list[StorePart]:
-        """What a scan with this filter reads of each store: ranges of queues, and words of the index.
+    def plan(self, filter: Any = None) -> Scan:
+        """What is read of each store with this filter: ranges of queues, and words of the index.
 
         Reads queue entries where the filter names their places.
         """
-        wanted, words = self._wanted(filter), self._query.keys
-        if words == frozenset():  # no row has one
-            return [replace(part, slices=()) for part in self._parts]
+        wanted = self._wanted(filter)
         if wanted is None or _has_rows_about_damage(self._query):  # whose values are null
-            return [replace(part, words=words) for part in self._parts]
-        condition = Condition.of(self._readable, wanted)
-        words = words or condition.words
-        if words == frozenset():  # no value can match
-            return [replace(part, slices=()) for part in self._parts]
+            return self._scan
         self._warn_of_unread_topics(wanted)
         self._warn_of_unknown_topics(wanted)
-        parts = []
-        for part in self._parts:
-            with part.store.reopen() as store:
-                view = store.ranges_for(self._query.compacted)
-                slices = tuple(condition.narrowed(store, part.slices, view))
-            parts.append(
-                replace(part, slices=slices, words=words, tags=condition.tags, wanted=wanted)
-            )
-        return parts
+        return self._scan.narrowed(Condition.of(self._readable, wanted))
 
     def _warn_of_unread_topics(self, wanted: Any) -> None:
         """A filter may name a topic of the broker, which is not among the topics that are read."""
-        if self._search.topics is not None or self._search.include_system_topics:
-            return
-        for part in self._parts:
-            topics = set(part.store.topics()) - {piece.queue.topic for piece in part.slices}
+        for store, part in zip(self._stores, self._scan.stores, strict=True):
+            if part.options.topics is not None or part.options.include_system_topics:
+                return
+            topics = set(store.topics()) - {range_.queue.topic for range_ in part.ranges}
             for topic in sorted(topics & quoted_texts(wanted)):
                 LOG.warning("%s is a topic of the broker, which this query does not read", topic)
 
     def _warn_of_unknown_topics(self, wanted: Any) -> None:
         """A misspelt topic is no error in a query, and has no rows."""
         named = values_of_all_matches(self._readable, wanted, "topic") or frozenset()
-        views = [part.store.view for part in self._parts]
+        views = [store.view for store in self._stores]
         if all(any(view.queues_of(topic) for view in views) for topic in named):
             return
         topics = set[str]().union(*(view.topics.every for view in views))
@@ -179,54 +149,51 @@ class MessageDataset(LazyDataset):
         """As the batches of a scan, but brokerName and topic are dictionaries."""
         return self._read_all(self.plan(wanted), columns, encoded=True)
 
-    def _read_all(
-        self, parts: Iterable[StorePart], columns: Sequence[str], *, encoded: bool = False
-    ) -> Batches:
-        for part in parts:
-            yield from self._read(part, columns, encoded=encoded)
+    def _read_all(self, scan: Scan, columns: Sequence[str], *, encoded: bool = False) -> Batches:
+        for part in zip(self._stores, scan.stores, strict=True):
+            yield from self._read(*part, columns, encoded=encoded)
 
-    def _read(self, part: StorePart, columns: Sequence[str], *, encoded: bool = False) -> Batches:
-        if not part.slices:
+    def _read(
+        self, opened: StoreReader, part: StoreScan, columns: Sequence[str], *, encoded: bool = False
+    ) -> Batches:
+        if not part.ranges:
             return
-        with part.store.reopen() as store, store.refusing_replacement():
-            how: ReadOptions = {**self._how, "columns": columns, "encoded": encoded}
-            how["keys"], how["tags"] = part.words, part.tags
-            how.setdefault("check_crc", not BODIES.isdisjoint(columns))
+        with opened.reopen() as store, store.refusing_replacement():
+            how: ReadOptions = {**self._how, "encoded": encoded, "keys": part.indexed_keys}
+            ranges, plan = part.ranges, part.key_plan(store)
             if not isinstance(how.get("on_damage"), str):
-                how["concerns"] = DamageInRanges(store, self._search)
-            slices: Sequence[QueueSlice] = part.slices
-            if part.words:
-                view = store.ranges_for(self._query.compacted)
-                plan = plan_keys(store, slices, part.words, view=view)
-                if plan is not None:  # else nearly every message has one of the words
-                    slices = plan.ranges(view.offset_at_log)
-                    how["check_ends"] = False
-            for batch in store.read_slices(slices, **how):
+                how["concerns"] = DamageInRanges(store, part.options)
+            if plan is not None:
+                view = store.ranges_for(part.options.sees_compacted)
+                ranges = tuple(plan.ranges(view.offset_at_log))
+            how["check_ends"] = plan is None and how.get("check_ends", True)
+            share = Share(0, ranges=ranges)
+            for batch in read_messages(part, share, store, columns, how):
                 if batch.num_rows:
                     yield batch
 
     def get_fragments(self, filter: Any = None) -> Iterator[MessageFragment]:
         """The parts of the log that have rows which match, each to be scanned by itself."""
-        for part in self.plan(filter):
-            if part.words is not None:
-                yield MessageFragment(self, part)
+        for opened, part in zip(self._stores, self.plan(filter).stores, strict=True):
+            if part.indexed_keys is not None:
+                yield MessageFragment(self, opened, part)
                 continue
-            with part.store.reopen() as store:
-                view = store.ranges_for(self._query.compacted)
-                for slices in ranges_by_log_slice(store, part.slices, _FRAGMENT_BYTES, view):
-                    yield MessageFragment(self, replace(part, slices=slices))
+            with opened.reopen() as store:
+                view = store.ranges_for(part.options.sees_compacted)
+                for ranges in ranges_by_log_slice(store, part.ranges, _FRAGMENT_BYTES, view):
+                    yield MessageFragment(self, opened, replace(part, ranges=ranges))
 
 
 class MessageFragment(Fragment):
     """A part of a dataset: a slice of the log of one store."""
 
-    def __init__(self, dataset: MessageDataset, part: StorePart) -> None:
+    def __init__(self, dataset: MessageDataset, opened: StoreReader, part: StoreScan) -> None:
         """Use `MessageDataset.get_fragments`."""
-        super().__init__(dataset, lambda columns, _: dataset._read(part, columns))
+        super().__init__(dataset, lambda columns, _: dataset._read(opened, part, columns))
         self.part = part
 
     def __repr__(self) -> str:
-        return f"MessageFragment({self.part.store.broker_name!r}, {len(self.part.slices)} slices)"
+        return f"MessageFragment({self.part.store.broker_name!r}, {len(self.part.ranges)} slices)"
 
 
 def messages_of(
@@ -253,14 +220,16 @@ def messages_of(
     first: CommonReadOptions = {"first_batch_rows": FIRST_BATCH_ROWS, "log_order": False}
     options = cast("ReadOptions", {**first, **how})
     query = Query.of(False, columns=columns, **how)
-    search = Search(
+    selection = ScanOptions(
         named,
         several_values("queue_ids", queue_ids, Integral),
         since,
         until,
         include_system_topics=include_system_topics,
-        keys=words or (),
+        keys=words,
         compacted=query.compacted,
+        max_body_bytes=query.max_body_bytes,
+        unwrap_batches=query.unwrap_batches,
     )
     wanted = None
     for limit, is_first in ((since, True), (until, False)):
@@ -270,10 +239,11 @@ def messages_of(
             wanted = condition if wanted is None else wanted & condition
     if wanted is not None and _has_rows_about_damage(query):
         wanted |= pc.field("storeTimestamp").is_null()
-    parts = [
-        StorePart(store, tuple(ranges_in_store(store, search, CLOCK_SLACK_MS))) for store in stores
-    ]
-    return MessageDataset(parts, query.schema, options, search, wanted)
+    scans = []
+    for store in stores:
+        ranges = tuple(ranges_in_store(store, selection, CLOCK_SLACK_MS))
+        scans.append(StoreScan(store.pinned(), ranges if words != () else (), selection))
+    return MessageDataset(stores, Scan(tuple(scans)), query.schema, options, wanted)
 
 
 def _time(name: str, value: int | str | None) -> Time | None:

@@ -17,19 +17,12 @@ from rmq_store.errors import DataLossError, LogOffset, MissingFileError, StoreEr
 from rmq_store.format.byte_layout import MIN_RECORD_SIZE
 from rmq_store.format.queues import Entry, EntryAt, QueueId, QueueSlice
 from rmq_store.reading.log_reader import Limits
-from rmq_store.reading.query import (
-    BODIES,
-    FAILFAST,
-    FIRST_BATCH_ROWS,
-    DamageTaker,
-    OnDamage,
-    ReadOptions,
-)
+from rmq_store.reading.query import BODIES, FAILFAST, FIRST_BATCH_ROWS, DamageTaker, ReadOptions
 from rmq_store.reading.store_reader import PinnedStore, StoreReader
 from rmq_store.scan.options import BY_QUEUE
 from rmq_store.scan.parse_options import ScanOptions
 from rmq_store.search.condition import Condition
-from rmq_store.search.find_messages import plan_keys
+from rmq_store.search.find_messages import KeyPlan, plan_keys
 from rmq_store.search.log_partitions import (
     bins_of_ranges,
     cut_to_entries,
@@ -82,6 +75,13 @@ class StoreScan:
         """The keys to look up in the index; None to read the ranges whole."""
         return self.words if self.options.keys is None else frozenset(self.options.keys)
 
+    def key_plan(self, store: StoreReader) -> KeyPlan | None:
+        """Where the index leads for the keys, in `store`; None to read the ranges whole."""
+        if self.indexed_keys is None:
+            return None
+        view = store.ranges_for(self.options.sees_compacted)
+        return plan_keys(store, self.ranges, self.indexed_keys, view=view)
+
     def reads_log(self, columns: Sequence[str] | None = None) -> bool:
         """Whether a read of `columns` (default: those of the option) opens the commitLog."""
         options = self.options
@@ -103,9 +103,7 @@ class StoreScan:
         if ranges:
             with self.store.open() as store:
                 view = store.ranges_for(self.options.sees_compacted)
-                ranges = tuple(
-                    part for part in condition.narrowed(store, ranges, view) if len(part)
-                )
+                ranges = tuple(condition.narrowed(store, ranges, view))
         words = condition.words if self.words is None else self.words
         return replace(self, ranges=ranges, words=words, options=replace(self.options, tags=tags))
 
@@ -230,9 +228,7 @@ def _shares(number: int, scan: StoreScan, columns: Sequence[str] | None, least: 
     if not scan.ranges:
         return []
     with scan.store.open() as store:
-        plan, view = None, store.ranges_for(scan.options.sees_compacted)
-        if scan.indexed_keys is not None:
-            plan = plan_keys(store, scan.ranges, scan.indexed_keys, view=view)
+        plan, view = scan.key_plan(store), store.ranges_for(scan.options.sees_compacted)
         if plan is None:
             return _shares_of_ranges(number, scan, store, columns, scan.ranges, least)
         # Index hits, then log ranges that no index covers, and queues that are not in the index.
@@ -411,7 +407,9 @@ def read_share(
                 damage.take_damage(error)
             yield from damage.rows(columns)
             return
-        batches = read_messages(scan, share, store, columns, damage, log_order=log_order)
+        batches = read_messages(
+            scan, share, store, columns, {"log_order": log_order, "on_damage": damage}
+        )
         for batch in batches:
             if batch.num_rows:
                 yield batch
@@ -420,17 +418,15 @@ def read_share(
 
 
 def read_messages(
-    scan: StoreScan,
-    share: Share,
-    store: StoreReader,
-    columns: Sequence[str],
-    damage: OnDamage,
-    *,
-    log_order: bool = True,
+    scan: StoreScan, share: Share, store: StoreReader, columns: Sequence[str], how: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of one share; batches may be empty. `damage` takes the errors of the others."""
+    """The messages of one share, as the options of the scan say, or else `how`; batches may be empty.
+
+    What opening the store saw to be missing at ends of queues is not reported, unless `check_ends`: a share
+    of its own does.
+    """
     options = scan.options
-    how: ReadOptions = {
+    of_scan: ReadOptions = {
         "columns": columns,
         "tags": options.tags,
         "keys": options.keys,
@@ -438,20 +434,21 @@ def read_messages(
         "check_crc": not BODIES.isdisjoint(columns),
         "max_body_bytes": options.max_body_bytes,
         "unwrap_batches": options.unwrap_batches,
-        "on_damage": damage,
     }
     if scan.limits is not None:
+        on_damage = how.get("on_damage")
         assert share.slice is not None
+        assert callable(on_damage)
         unqueued, in_log = options.include_unqueued, share.slice
         # A reader notices itself that no file is left.
         if in_log.start is not None and store.log.chain.segments and in_log.start < store.log.start:
-            damage(_expired_files(store, in_log.start))
+            on_damage(_expired_files(store, in_log.start))
+        how = {**of_scan, **how}
         yield from store.read_log(
             in_log.start, in_log.stop, limits=scan.limits, include_unqueued=unqueued, **how
         )
         return
-    # A share of its own reports what is missing at the ends.
-    how |= {"check_ends": False, "log_order": log_order, "compacted": options.sees_compacted}
+    how = {**of_scan, "check_ends": False, "compacted": options.sees_compacted, **how}
     for slices in pieces_of_share(scan, share, store):
         yield from store.read_slices(slices, verify_queue=options.verify_queue, **how)
 

@@ -18,10 +18,11 @@ import pyarrow as pa
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import COLUMNS, DEFAULT_NAMES, DICTIONARY, ENCODED
 from rmq_store.dataset.lazy_dataset import Batches, LazyDataset
-from rmq_store.dataset.message_dataset import MessageDataset, StorePart
+from rmq_store.dataset.message_dataset import MessageDataset
 from rmq_store.errors import SqlError, StoreError, is_utf8, require_extra
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
+from rmq_store.scan.tasks import StoreScan
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.table import Table
 from rmq_store.text.bodies import text_in_charset
@@ -90,7 +91,7 @@ class ViewScan:
     view: str
     columns: tuple[str, ...]
     filter: str | None
-    parts: tuple[StorePart, ...] | None
+    parts: Sequence[StoreScan] | None
 
 
 @dataclass(slots=True)
@@ -384,7 +385,7 @@ class StoreDatabase:
         messages = dataset if isinstance(dataset, MessageDataset) else None
         try:
             if self._explained is not None:
-                parts = None if messages is None else tuple(messages.plan(wanted))
+                parts = None if messages is None else messages.plan(wanted).stores
                 text = None if wanted is None else " ".join(str(wanted).split())
                 self._explained.scans.append(ViewScan(name, tuple(columns), text, parts))
                 if parts is not None:

@@ -201,15 +201,15 @@ def test_ranges_that_share_an_inner_batch_give_each_message_once(
 
 
 def selected(dataset: Any, wanted: Any) -> int:
-    return sum(len(one) for part in dataset.plan(wanted) for one in part.slices)
+    return sum(len(one) for part in dataset.plan(wanted).stores for one in part.ranges)
 
 
 def test_a_filter_leaves_parts_of_queues_unread(clean: GoldenStore) -> None:
     rows = listed(clean)
     with clean.open() as opened:
         dataset = opened.messages(["orders", "payments"])
-        (orders,) = dataset.plan(F("topic") == "orders")
-        assert {one.queue for one in orders.slices} == set(opened.queues("orders"))
+        (orders,) = dataset.plan(F("topic") == "orders").stores
+        assert {one.queue for one in orders.ranges} == set(opened.queues("orders"))
         in_all = selected(dataset, None)
         assert selected(dataset, F("queueId") == 0) < in_all
         assert selected(dataset, F("body") == b"x") == in_all
@@ -218,12 +218,14 @@ def test_a_filter_leaves_parts_of_queues_unread(clean: GoldenStore) -> None:
         assert selected(dataset, F("storeTimestamp") > time(late)) == in_all  # clocks go back
         assert selected(dataset, F("commitLogOffset") >= opened.log_range()[1]) == 0
         for column in ("keys", "uniqKey"):
-            (part,) = dataset.plan(F(column) == "ORDER_7 CUSTOMER_7")
+            (part,) = dataset.plan(F(column) == "ORDER_7 CUSTOMER_7").stores
             assert list(part.words or ()) == [{"keys": "ORDER_7"}.get(column, "ORDER_7 CUSTOMER_7")]
-        (part,) = dataset.plan((F("keys") == "A") | (F("tags") == "B"))
-        assert (part.words, part.tags) == (None, None)
-        assert dataset.plan(F("tags").isin(["B", "A"]))[0].tags == ("A", "B")
-        assert dataset.plan(F("tags") == " A")[0].tags is None  # which a read takes for A
+        (part,) = dataset.plan((F("keys") == "A") | (F("tags") == "B")).stores
+        assert (part.words, part.options.tags) == (None, None)
+        assert dataset.plan(F("tags").isin(["B", "A"])).stores[0].options.tags == ("A", "B")
+        assert (
+            dataset.plan(F("tags") == " A").stores[0].options.tags is None
+        )  # which a read takes for A
         ids = [r["offsetMsgId"] for q, _, r in rows if q.topic == "orders"]
         assert selected(dataset, F("msgId") == ids[7]) == 1
         assert selected(dataset, F("msgId").isin(ids[:3])) == 3
@@ -454,9 +456,9 @@ def test_several_stores_are_one_dataset_by_broker(golden: Golden) -> None:
         dataset = messages_of([first, second], unwrap_batches=False)
     assert dataset.count_rows(F("brokerName") == "a") == len(listed(one))
     assert dataset.count_rows() == len(listed(one)) + len(listed(other))
-    unread, read = dataset.plan(F("brokerName") == "b")
-    assert not unread.slices
-    assert read.slices
+    unread, read = dataset.plan(F("brokerName") == "b").stores
+    assert not unread.ranges
+    assert read.ranges
 
 
 def test_words_of_keys_narrow_the_dataset_itself(clean: GoldenStore) -> None:
@@ -471,7 +473,7 @@ def test_words_of_keys_narrow_the_dataset_itself(clean: GoldenStore) -> None:
     assert places(permissive.to_table()) == expected
     some = sorted(place for place in expected if place[1] == 1)
     assert places(dataset.to_table(filter=F("queueId") == 1)) == some
-    assert dataset.plan()[0].words == frozenset({word})
+    assert dataset.plan().stores[0].indexed_keys == frozenset({word})
 
 
 def test_rows_are_counted_by_the_queues_whatever_the_columns(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_a_dataset_of_a_remote_store_has_its_rows_and_outlives_it(
     stored = pc.field("storeTimestamp") >= pa.scalar(since, pa.int64()).cast(TIMESTAMP)
     assert dataset.count_rows() == len(users)
     assert dataset.count_rows(stored) == sum(r["storeTimestamp"] >= since for r in users)
-    assert dataset.plan(stored)[0].slices == dataset.plan()[0].slices
+    assert dataset.plan(stored).stores[0].ranges == dataset.plan().stores[0].ranges
     same = sum(r["keys"] == keyed["keys"] for r in users)
     assert dataset.count_rows(pc.field("keys") == keyed["keys"]) == same
     assert narrow.count_rows() == sum(r["storeTimestamp"] >= since for r in users)

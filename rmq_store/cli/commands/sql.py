@@ -190,7 +190,7 @@ def _rows_of(found: ExplainedQuery) -> Iterator[dict[str, Any]]:
     for number, scan in enumerate(found.scans, 1):
         about = dict.fromkeys(_EXPLAINED) | {"scan": number, "view": scan.view}
         about |= {"columns": list(scan.columns), "filter": scan.filter}
-        ranges = [(part, slice_) for part in scan.parts or () for slice_ in part.slices]
+        ranges = [(part, slice_) for part in scan.parts or () for slice_ in part.ranges]
         for part, slice_ in ranges:
             yield about | {
                 "brokerName": part.store.broker_name,
@@ -199,7 +199,7 @@ def _rows_of(found: ExplainedQuery) -> Iterator[dict[str, Any]]:
                 "startOffset": slice_.start,
                 "stopOffset": slice_.stop,
                 "messages": len(slice_),
-                "keys": None if part.words is None else " || ".join(sorted(part.words)),
+                "keys": None if (keys := part.indexed_keys) is None else " || ".join(sorted(keys)),
             }
         if not ranges:
             yield about | {"messages": None if scan.parts is None else 0}
