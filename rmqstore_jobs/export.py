@@ -21,8 +21,10 @@ import click
 
 from rmq_store.cli.messages import CHARSET
 from rmq_store.cli.options import option, rare_option
+from rmq_store.commitlog.log import MARK_BYTES, Mark
 from rmq_store.errors import InvalidArgumentError, nearest
 from rmq_store.files.journal import JournalError, refuse_uri
+from rmq_store.files.parallel import looked_up_in_parallel
 from rmq_store.files.remote.uri_filesystem import real_path
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.reading.query import DROPMALFORMED, PERMISSIVE
@@ -180,21 +182,21 @@ class _Export:
     def _refuse_another_store(
         self, store: StoreReader, done: Mapping[Any, Sequence[ExportedRange]]
     ) -> None:
-        """Check that the last exported message of each queue is where it was, or has expired."""
+        """Check that the last exported message of each queue is where and what it was, or has expired."""
         own = set(store.queues())
         for queue, parts in done.items():
             last = parts[-1]
             if queue not in own or store.min_offset(*queue) >= last.stop:
                 continue
-            at = _place_of_last(store, last)
-            if at != last.last_log_offset:
+            difference = _difference(store, last)
+            if difference is not None:
                 raise JournalError(
                     store.path,
                     reason=f"queue {queue.queue_id} of {queue.topic!r} has other messages than "
                     f"those exported from broker {store.broker_name!r}: its offset "
                     f"{last.stop - 1}",
-                    expected=f"log offset {last.last_log_offset}",
-                    actual="no such offset" if at is None else f"log offset {at}",
+                    expected=difference[0],
+                    actual=difference[1],
                     advice="If this is another broker's store, give its --broker-name; if this one "
                     "was created again or cut by a recovery, export into a new folder",
                 )
@@ -205,7 +207,7 @@ class _Export:
         for name in self.manifest.exported.ranges:
             lasts = [parts[-1] for parts in self.manifest.finished(name).values()]
             known = [last for last in lasts if last.slice.queue in own]
-            if known and all(_place_of_last(store, one) == one.last_log_offset for one in known):
+            if known and all(_difference(store, last) is None for last in known):
                 raise JournalError(
                     store.path,
                     reason=f"the target has messages of this store as those of broker {name!r}",
@@ -283,10 +285,9 @@ class _Export:
             return
         pinned = self.scan.store
         with pinned.open() as store:
-            ranges = tuple(
-                ExportedRange(*p.queue, p.start, p.stop, store.log_offset_of(p.queue, p.stop - 1))
-                for p in pieces
-            )
+            at_once = store.log.chain.cost.looks_at_once
+            lasts = looked_up_in_parallel(partial(_last_of, store), pieces, at_once)
+        ranges = tuple(ExportedRange(*p.queue, p.start, p.stop, *lasts[p]) for p in pieces)
         wave = Wave(
             number=self.manifest.next_number,
             store=real_path(self.spec.store),
@@ -369,11 +370,25 @@ class _Export:
         )
 
 
-def _place_of_last(store: StoreReader, exported: ExportedRange) -> int | None:
-    """The log offset of the last message of an exported range in a store; None if it is not there."""
-    queue, last = exported.slice.queue, exported.stop - 1
-    has = store.min_offset(*queue) <= last < store.max_offset(*queue)
-    return store.log_offset_of(queue, last) if has else None
+def _last_of(store: StoreReader, range_: QueueSlice) -> tuple[int, str | None]:
+    """Log offset and digest of the last message of a range, as in ExportedRange."""
+    queue, last = range_.queue, range_.stop - 1
+    at, entry = store.log_offset_of(queue, last), store.view.entry_at(queue, last)
+    mark = entry and Mark.of(store.log, at, at + min(int(entry.size), MARK_BYTES))
+    return at, mark.digest if mark else None
+
+
+def _difference(store: StoreReader, exported: ExportedRange) -> tuple[str, str] | None:
+    """What was the last message of an exported range, and what a store has there instead; None: the same."""
+    queue, last, before = exported.slice.queue, exported.stop - 1, exported.last_digest
+    if not store.min_offset(*queue) <= last < store.max_offset(*queue):
+        return f"log offset {exported.last_log_offset}", "no such offset"
+    at, digest = _last_of(store, exported.slice)
+    if at != exported.last_log_offset:
+        return f"log offset {exported.last_log_offset}", f"log offset {at}"
+    if None in (before, digest) or before == digest:
+        return None
+    return f"a record with digest {before} at log offset {at}", f"one with digest {digest}"
 
 
 def _as_text(asked: Mapping[str, str]) -> str:

@@ -37,13 +37,15 @@ _NO_WAVE = "Restore the file, or export into a new folder"
 
 @dataclass(frozen=True, slots=True)
 class ExportedRange:
-    """Queue offsets [start, stop) of a queue. `last_log_offset` identifies its last message."""
+    """Queue offsets [start, stop) of a queue. `last_log_offset` and `last_digest` identify its last message,
+    by the first bytes of its record; None where it could not be read."""
 
     topic: str
     queue_id: int
     start: int
     stop: int
     last_log_offset: int
+    last_digest: str | None
 
     @property
     def slice(self) -> QueueSlice:

@@ -430,6 +430,26 @@ def test_other_columns_other_stores_and_folders_of_others_are_refused(
     assert not (tmp_path / "delta").exists()
 
 
+def test_other_messages_at_the_places_of_those_exported_are_refused(tmp_path: Path) -> None:
+    """A copy of a running broker had messages that a crash lost; the next ones are as long as they were."""
+    copy, crashed, target = tmp_path / "copy", tmp_path / "crashed", tmp_path / "target"
+    message = {"topic": "orders", "queueId": 0}
+    with MessageStore.create(copy, {"mappedFileSizeCommitLog": 1 << 20}) as writer:
+        writer.append({**message, "body": b"kept-1"})
+    shutil.copytree(copy, crashed)
+    for store, bodies in ((copy, [b"lost-2"]), (crashed, [b"kept-2", b"kept-3"])):
+        with MessageStore.append_to(store) as writer:
+            for body in bodies:
+                writer.append({**message, "body": body})
+    named = {"brokerName": "broker-a"}
+    run(None, ExportSpec(str(copy), str(target), options=named))
+    with pytest.raises(JournalError, match=r"a record with digest \w+ at log"):
+        run(None, ExportSpec(str(crashed), str(target), options=named))
+    assert len(rows_in(target)) == 2
+    run(None, ExportSpec(str(crashed), str(target), options={"brokerName": "broker-b"}))
+    assert len(rows_in(target)) == 5
+
+
 def test_folders_of_any_topic_are_those_that_spark_writes_and_reads(
     spark: SparkSession, tmp_path: Path
 ) -> None:
