@@ -187,12 +187,17 @@ class Consumers(NamedTuple):
             state = "dead"
         elif popped.get("state") in (INVISIBLE, DUE):
             state = "popped"
-        elif popped.get("state") == ACKNOWLEDGED or (
-            offset is not None and offset > queue_offset and not waits
-        ):
+        elif popped.get("state") == ACKNOWLEDGED:
             state = "consumed"
+        elif offset is not None and offset > queue_offset and not waits:
+            # An offset after the end is that of an earlier topic of this name, or of messages that are lost.
+            state = "unknown" if self._is_after_end(queue, offset) else "consumed"
         until = popped.get("invisibleUntil") if state == "popped" else None
         return GroupOutcome(group, state, retries, *queue, offset, self.written, until)
+
+    def _is_after_end(self, queue: QueueId, offset: int) -> bool:
+        queues = self.store.snapshot().queues
+        return queue in queues and offset > queues[queue].max_offset
 
 
 def _is_delayed(record: HistoryRecord) -> bool:

@@ -61,7 +61,8 @@ class GroupOutcome:
     """What became of a message at a consumer group, by its last record that the group gets.
 
     `state`: consumed (the group's offset is behind it, or it acknowledged a pop), waiting, popped (and not
-    acknowledged), dead, or unknown (no offsets can be read). `retries`: how often the group sent it back.
+    acknowledged), dead, or unknown (no offsets can be read, or its offset is after the end of the queue).
+    `retries`: how often the group sent it back.
     `offset`: the group's in that queue, by a file that was `written` then. Of a popped message
     `invisibleUntil`. Times are in ms.
     """

@@ -78,3 +78,16 @@ def test_a_message_that_was_sent_back_waits_while_it_is_delayed(tmp_path: Path) 
         ("g-retry", "waiting", RETRY)
     ]
     assert after[0]["retries"] == before["retries"]
+
+
+def test_an_offset_after_the_end_of_the_queue_proves_nothing(copy: GoldenStore) -> None:
+    """A topic that was deleted and created again: on 4.x its groups keep their offsets."""
+    with copy.open() as store:
+        first, end = store.get_message("orders", 0, 0).messages[0], store.max_offset("orders", 0)
+    path, key = Path(copy.path, "config", "consumerOffset.json"), str(first.uniq_key)
+    for offset, state in ((end, "consumed"), (end + 1, "unknown")):
+        path.write_text(f'{{"offsetTable":{{"orders@g":{{0:{offset}}}}}}}', "utf-8")
+        (group,) = objects("trace", copy.path, key)[0]["consumers"]
+        assert group["state"] == state
+    assert f"was {end + 1} at" in (said := run("trace", copy.path, key))
+    assert "after the end of the queue" in said

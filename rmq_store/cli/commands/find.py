@@ -363,11 +363,13 @@ def _about_consumer(consumer: GroupOutcome) -> str | None:
     if consumer.state == "popped":
         until = consumer.invisibleUntil
         return "not acknowledged" + (f", invisible until {shown_time(until)}" if until else "")
-    if consumer.state in ("dead", "unknown"):
+    is_unknown = consumer.state == "unknown"
+    if consumer.state == "dead" or (is_unknown and consumer.offset is None):
         return None
     when = "" if consumer.written is None else f" at {shown_time(consumer.written)}"
     offset = "none" if consumer.offset is None else consumer.offset
-    return f"its offset in {consumer.topic}/{consumer.queueId} was {offset}{when}"
+    end = ", after the end of the queue" if is_unknown else ""
+    return f"its offset in {consumer.topic}/{consumer.queueId} was {offset}{when}{end}"
 
 
 def _line(time: int | None, what: str, text: str, about: str | None) -> str:
