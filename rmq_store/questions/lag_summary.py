@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.config.consumer_offsets import committed_offsets
-from rmq_store.format.topics import is_group_of_broker
+from rmq_store.format.queues import QueueId
+from rmq_store.format.topics import RETRY_PREFIX, is_group_of_broker, retry_origin
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import COUNTED
 from rmq_store.search.selection import require_group, require_topic
@@ -44,9 +45,14 @@ _PROBLEMS = _LOSSES | {
 
 @dataclass(frozen=True, slots=True)
 class LagAnswer:
-    """A row of the table `groups` for each queue where a group has an offset."""
+    """A row of the table `groups` for each queue where a group has an offset.
+
+    `retries`: messages that were sent back to groups that have no offset in that queue yet. A consumer begins
+    with the first of them.
+    """
 
     rows: Sequence[Row]
+    retries: int = 0
     popped_is_least: bool = False  # more check points are in the log than were read
 
     def furthest_behind(self) -> list[Row]:
@@ -75,8 +81,14 @@ class LagAnswer:
         popped_text = ""
         if popped:
             popped_text = f"; {least}{popped:,} popped before their offsets and not acknowledged"
+        sent_back = ""
+        if self.retries:
+            sent_back = (
+                f"; {self.retries:,} sent back in retry topics where their groups have no offset"
+            )
         return (
             f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{popped_text}"
+            f"{sent_back}"
         )
 
     def by_group(self) -> list[dict[str, Any]]:
@@ -160,13 +172,23 @@ def lag_of(
         require_topic(store, topic)
     if len(topics) == 1:
         store.view.require_queue_ids(topics[0], queue_ids)
-    wanted = [
-        offset
-        for offset in every
-        if (not groups or offset.group in groups)
-        and (not topics or offset.queue.topic in topics)
-        and (not queue_ids or offset.queue.queue_id in queue_ids)
-    ]
+
+    def is_wanted(group: str, queue: QueueId) -> bool:
+        return (
+            (not groups or group in groups)
+            and (not topics or queue.topic in topics)
+            and (not queue_ids or queue.queue_id in queue_ids)
+        )
+
+    wanted = [offset for offset in every if is_wanted(offset.group, offset.queue)]
+    known, retries = {(offset.group, offset.queue) for offset in every}, 0
+    with_offsets = {offset.group for offset in every}
+    for queue, state in store.snapshot().queues.items():
+        if queue.topic.startswith(RETRY_PREFIX):
+            group = retry_origin(queue.topic, {}, store.view.topics.known_names).group
+            has_none = group in with_offsets and (group, queue) not in known
+            if has_none and is_wanted(group, queue):
+                retries += state.max_offset - state.min_offset
     if progress is not None:
         progress.expect(len(wanted))
     rows = []
@@ -174,7 +196,7 @@ def lag_of(
         rows.append(row)
         if progress is not None:
             progress(1)
-    return LagAnswer(rows, leaves_out_older_pops(store))
+    return LagAnswer(rows, retries, leaves_out_older_pops(store))
 
 
 def _is_unknown(row: Row, name: str) -> bool:

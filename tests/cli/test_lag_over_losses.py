@@ -47,6 +47,22 @@ def test_messages_that_wait_in_a_lost_file_of_the_log_are_lost(
         assert store.table("groups")["status"].to_pylist().count("LOST_RECORDS") == behind
 
 
+def test_retries_wait_although_their_group_has_no_offset_in_that_topic(copy: GoldenStore) -> None:
+    """As where a consumer stopped after it sent messages back. A client begins with the first of them."""
+    with copy.open() as store:
+        queue = QueueId("%RETRY%g-retry", 0)
+        waiting = store.max_offset(*queue)
+        assert queue.topic not in store.consumer_offsets()["g-retry"]
+    said = f"; {waiting} sent back in retry topics where their groups have no offset"
+    for words in ([], ["--group", "g-retry"], ["--topic", queue.topic, "--topic", "retrying"]):
+        assert said in call("lag", copy.path, *words).both
+    for words in (["--group", "g-slow"], ["--topic", "orders"]):
+        assert "sent back" not in call("lag", copy.path, *words).both
+    path = Path(copy.path, "config", "consumerOffset.json")
+    path.write_text(path.read_text("utf-8").replace("g-retry", "g-other"), "utf-8")
+    assert "sent back" not in call("lag", copy.path).both
+
+
 @pytest.mark.parametrize("gone", ["the file", "the folder"])
 def test_lag_without_the_file_of_offsets_is_not_known(gone: str, tmp_path: Path) -> None:
     path = unpack(NAME, tmp_path).path
