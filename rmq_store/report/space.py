@@ -25,6 +25,7 @@ from rmq_store.report.section import (
     sentence_of_rest,
     text,
 )
+from rmq_store.tables.queues import problem_of_times
 from rmq_store.text.times import shown_duration
 from rmq_store.verify.findings import Severity
 
@@ -50,6 +51,9 @@ def space(inquiry: Inquiry) -> Section:
         f"Bytes of a queue and day with more than {most or 0:,} messages are estimated from samples; the "
         f"store has {inquiry.messages:,} messages. rmqstore usage, or rmqstore report --all, adds them up."
     )
+    unseen = [] if most is None else [estimated]
+    if problem := problem_of_times(inquiry.store):
+        unseen.append(f"{problem[0].upper()}{problem[1:]}.")
     by_day = inquiry.command("usage", "--by", "topic,day")
     listed = _share(usage.bytes_in_queues, usage.log_bytes)
     remarks = []
@@ -64,7 +68,7 @@ def space(inquiry: Inquiry) -> Section:
         plots=[_topics_plot(topics, usage.log_bytes), _days_plot(inquiry, days)] if topics else [],
         grids=[_topics_grid(topics, rest, usage.log_bytes), _days_grid(days)],
         remarks=remarks,
-        unseen=[] if most is None else [estimated],
+        unseen=unseen,
         commands=[inquiry.command("usage"), inquiry.command("usage", "--by", "queue"), by_day],
     )
 

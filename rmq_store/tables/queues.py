@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta, timezone, tzinfo
 from typing import Any
 
-from rmq_store.errors import StoreError
+from rmq_store.errors import LOG, StoreError
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.reading.query import listed_record_size
 from rmq_store.reading.store_reader import StoreReader
-from rmq_store.search.log_partitions import bytes_between
+from rmq_store.search.log_partitions import bytes_between, times_in_order
 from rmq_store.tables.table import (
     DAY,
     FLAG,
@@ -168,6 +168,23 @@ def _date(day: int) -> date | None:
         return None
 
 
+def problem_of_times(store: StoreReader) -> str | None:
+    """Why what is counted by day or hour may be wrong: these are parts of queues, each up to the next one."""
+    start, end = store.log_range()
+    if start == end or times_in_order(store) is not None:
+        return None
+    return (
+        "the log is not in the order of its store times, as where the broker's clock was set back: what is "
+        "counted by day or hour may be wrong. rmqstore sql counts messages by the time of each"
+    )
+
+
+def _usage_of_store(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
+    if problem := problem_of_times(store):
+        LOG.warning("%s: %s", store.broker_name, problem)
+    yield from usage_rows(store, all_ranges(store) if ranges is None else ranges)
+
+
 USAGE = Table(
     "usage",
     "messages and bytes by topic, queue and day of store time (UTC)",
@@ -181,7 +198,7 @@ USAGE = Table(
         ("firstOffset", LONG, "queue offset of the first message"),
         ("stopOffset", LONG, "queue offset after the last message"),
     ),
-    lambda store, ranges: usage_rows(store, all_ranges(store) if ranges is None else ranges),
+    _usage_of_store,
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_store import MessageStore
 from tests.support.golden import GoldenStore
-from tests.support.running.commands import objects
+from tests.support.running.commands import call, objects, run
 
 COLUMNS = ("topic", "queueId", "rawBody", "sysFlag", "properties")
 SIZES = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000}
@@ -43,3 +43,24 @@ def test_a_range_of_times_has_the_messages_of_these_times(set_back: tuple[Path, 
             found = objects(command, str(path), *chosen, "--columns", "queueOffset")
             assert len(found) == expected, (command, part)
             assert expected
+
+
+def test_counts_of_hours_say_that_they_may_be_wrong(tmp_path: Path, clean: GoldenStore) -> None:
+    """The clock was ahead by hours for some messages: the parts of a queue are not those of hours."""
+    hour, store = 3_600_000, str(tmp_path / "ahead")
+    with MessageStore.create(store, SIZES) as writer:
+        for begin, count in ((0, 300), (6 * hour, 100), (hour, 300), (2 * hour, 100)):
+            for number in range(count):
+                message = {"topic": "orders", "queueId": 0, "body": b"x"}
+                writer.append({**message, "storeTimestamp": START + begin + number})
+    said = "the log is not in the order of its store times"
+    for by, warns in (("hour", True), ("day", True), ("topic,day", True), ("topic", False)):
+        assert (said in call("usage", store, "--by", by).stderr) == warns
+        assert said not in call("usage", clean.path, "--by", by).stderr
+    assert said in call("table", store, "usage").stderr
+    for path, warns in ((clean.path, False), (store, True)):
+        page = tmp_path / f"{warns}.html"
+        run("report", path, "--to", str(page))
+        assert ("counted by day or hour may be wrong" in page.read_text("utf-8")) == warns
+    counts = "SELECT count(*) AS n FROM messages GROUP BY date_trunc('hour', storeTimestamp)"
+    assert sorted(row["n"] for row in objects("sql", store, counts)) == [100, 100, 300, 300]

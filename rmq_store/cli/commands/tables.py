@@ -227,6 +227,7 @@ def usage(
     """
     from rmq_store.questions.usage import usage_of
     from rmq_store.search.selection import Search, ranges_in_store
+    from rmq_store.tables.queues import problem_of_times
     from rmq_store.tables.table import all_ranges
 
     with at.open() as opened, Progress("usage", unit="messages") as progress:
@@ -240,7 +241,12 @@ def usage(
         answer = usage_of(
             opened, ranges, most, zone=zone_of_days, hours=by == _HOUR, progress=progress
         )
+        problem = None
+        if {_DAY, _HOUR}.intersection(_BY.get(by, ())):
+            problem = problem_of_times(opened)
         lacks_some = opened.opening.has_losses
+    if problem is not None:
+        note(problem)
     if by == _MESSAGE:
         out.rows(answer.largest, _OF_MESSAGES, texts=["topic"], kept=_KEPT_OF_MESSAGES)
         return lacks_some
