@@ -43,6 +43,7 @@ from rmq_store.format.byte_layout import (
     BATCH_CONSUMEQUEUE_DIR,
     COMPACTION_DIR,
     CONFIG_DIR,
+    ROCKSDB_STORE_DIR,
     TIMER_CHECK,
     TIMER_LOG,
     TIMER_WHEEL,
@@ -104,12 +105,14 @@ def write_config(root: Path, name: str, source: Path, content: dict[str, Any]) -
 
 
 def copy_state(source: Path, root: Path, *, same_log_offsets: bool) -> tuple[str, ...]:
-    """Copy the files of compaction topics, of pop and of the timer. Returns the names of what is left out.
+    """Copy the files of compaction topics, of pop, of the timer, and the database of timers and transactions.
+    Returns the names of what is left out.
 
     What the timer has read it finds by log offset. Without these files it reads all its messages again, if
     its checkpoint is not there either.
     """
-    for folder in (COMPACTION_DIR, _POP_DATABASE):
+    by_log_offset = (ROCKSDB_STORE_DIR,) if same_log_offsets else ()
+    for folder in (COMPACTION_DIR, _POP_DATABASE, *by_log_offset):
         for file in _files_in(source / folder):
             _copy(file, root / file.relative_to(source))
     check = Path(CONFIG_DIR, TIMER_CHECK)

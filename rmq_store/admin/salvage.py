@@ -42,6 +42,7 @@ from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.byte_layout import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
+    ROCKSDB_STORE_DIR,
     Ints,
     Mask,
     in_portions,
@@ -49,7 +50,13 @@ from rmq_store.format.byte_layout import (
 from rmq_store.format.compression import SysFlag, enters_queue
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import Gap
-from rmq_store.format.topics import HALF_PLACE, LMQ_PREFIX, SCHEDULE_TOPIC, is_group_of_broker
+from rmq_store.format.topics import (
+    HALF_PLACE,
+    LMQ_PREFIX,
+    ROCKSDB_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    is_group_of_broker,
+)
 from rmq_store.markers import was_closed
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.snapshot.opening import refuse_unknown_size
@@ -540,6 +547,12 @@ class _Salvaging:
             report.config_unread.append(
                 f"{counted(self._light_offsets, 'offset')} in light queues ({LMQ_PREFIX}...). Their messages "
                 "get new queue offsets, and the groups start there like new ones"
+            )
+        if state.open_in_database:
+            report.config_unread.append(
+                f"{counted(state.open_in_database, 'open transaction')} in {ROCKSDB_STORE_DIR}/, by which a "
+                f"broker with transRocksDBEnable asks producers: for their half messages, in "
+                f"{ROCKSDB_HALF_TOPIC} of the new store, it does not ask"
             )
         delayed = [queue.queue_id for queue in self._writer.queues(SCHEDULE_TOPIC)]
         if delayed:

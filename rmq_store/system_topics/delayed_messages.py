@@ -37,6 +37,7 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.report import GIVE_THE_FILE, sentence_of_default_delays
 from rmq_store.search.log_partitions import joined_ranges, newest_time
+from rmq_store.system_topics.state_database import TimersInDatabase, read_state_database
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,
     PLACE,
@@ -53,11 +54,11 @@ WAITING, OVERDUE, DELIVERED = "waiting", "overdue", "delivered"
 CANCELLED, LOST = "cancelled", "lost"
 UNDELIVERED = (WAITING, OVERDUE, LOST)
 
-DELETES, ROLL_TIMES = "TIMER_DEL_UNIQKEY", "TIMER_ROLL_TIMES"
+DELETES, ROLL_TIMES, ROLL_LABEL = "TIMER_DEL_UNIQKEY", "TIMER_ROLL_TIMES", "TIMER_ROLL_LABEL"
 _TEXTS = {"topic": "REAL_TOPIC"}
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS"}
 _SMALL = {"realQueueId": "REAL_QID", "rollTimes": ROLL_TIMES}
-_ORDER = {"deletes": DELETES}
+_ORDER = {"deletes": DELETES, "rollLabel": ROLL_LABEL}
 _LOOKED_UP = 1 << 16  # messages whose later copies are looked for at a time
 _EARLY_MS = 1000  # a timer turns to a message up to one timerPrecisionMs before its time
 
@@ -70,7 +71,7 @@ def delayed_messages(store: StoreReader, on_damage: OnDamage | None = None) -> I
     CorruptConfigError, and the errors of `read_slices` for damage.
     """
     newest = newest_time([store]) or 0
-    timer = TimerFiles(read_timer_check(store.path), read_timer_units(store.path))
+    timer = TimerFiles.of(store)
     timers = (
         _timer_rows(store, part, timer, on_damage) for part in whole_queues_of(store, TIMER_TOPIC)
     )
@@ -171,7 +172,8 @@ def _leave_out_copies_of_delivered(
     """Take away those of messages that a file counts as delivered: a client that sends one message object
     twice stores two with one key, and the other may still wait."""
     delivered, keys = read_delay_offsets(store.path), {key for _, key, _ in copies}
-    topics = ([SCHEDULE_TOPIC] if delivered else []) + ([TIMER_TOPIC] if timer.check else [])
+    has_timers = timer.check is not None or timer.database is not None
+    topics = ([SCHEDULE_TOPIC] if delivered else []) + ([TIMER_TOPIC] if has_timers else [])
     places = [
         QueueSlice(QueueId(held.topic, held.queue_id), held.queue_offset, held.queue_offset + 1)
         for held in copies_with(store, topics, keys, on_damage)
@@ -191,8 +193,7 @@ def _delivered_timers(
     rows = [row for slice_ in slices for row in _timer_records(store, slice_, on_damage)]
     later = LaterTimerRecords(store)
     for row in rows:
-        if row["rollTimes"]:
-            later.add_put_off(row)
+        later.add_put_off(row)
     for row in rows:
         if not later.was_postponed(row) and timer.has_delivered(row):
             yield row
@@ -244,27 +245,48 @@ def _level(store: StoreReader, slice_: QueueSlice, on_damage: OnDamage | None) -
 
 @dataclass(frozen=True, slots=True)
 class TimerFiles:
-    """What the files of the timer say of messages, given as rows of its topic."""
+    """What the files of the timer say of messages, given as rows of its topic. `database`: what is there of
+    them with timerRocksDBEnable; the wheel does not read its topic then."""
 
     check: TimerCheck | None
     units: TimerUnits | None
+    database: TimersInDatabase | None = None
+
+    @classmethod
+    def of(cls, store: StoreReader) -> TimerFiles:
+        """Those of a store. Raises as `read_state_database`, and CorruptConfigError."""
+        state = read_state_database(store.path)
+        timers = None if state is None else state.timers
+        return cls(read_timer_check(store.path), read_timer_units(store.path), timers)
 
     def state_of(self, row: Row) -> str | None:
         """The state of a timer message; None if the timer is done with it."""
         check, due = self.check, row["dueTimestamp"]
+        if self.database is not None and row["queueOffset"] < self.database.queue_offset:
+            return (
+                WAITING
+                if self.database.waits(row["commitLogOffset"]) or self._wheel_has(row)
+                else None
+            )
         if check is None or row["queueOffset"] >= check.queue_offset:
             return WAITING  # the timer has not read it yet
-        time = self._time_of(row)
-        if time is not None:
-            return WAITING if time >= check.read_time else None
+        if self._time_of(row) is not None:
+            return WAITING if self._wheel_has(row) else None
         if due is not None and due < check.read_time:
             return None
         # What was due when the timer read it has no unit. Nothing else leads the timer to a message.
         return WAITING if self.units is None else LOST
 
+    def _wheel_has(self, row: Row) -> bool:
+        time = self._time_of(row)
+        return self.check is not None and time is not None and time >= self.check.read_time
+
     def has_delivered(self, row: Row) -> bool:
         """Whether the files count a message as delivered, if it was not put off."""
-        is_over = self.check is not None and (row["dueTimestamp"] or 0) < self.check.read_time
+        read_time = self.check.read_time if self.check is not None else 0
+        if self.database is not None:
+            read_time = max(read_time, self.database.read_time)
+        is_over = (row["dueTimestamp"] or 0) < read_time
         return is_over and row["deletes"] is None and self.state_of(row) is None
 
     def tick_of(self, row: Row) -> int | None:
@@ -321,8 +343,7 @@ def _later_records(
     ):
         if row["deletes"] is not None and timer.state_of(row) is not None:
             later.add_delete_order(row["deletes"], timer.tick_of(row))
-        if row["rollTimes"]:
-            later.add_put_off(row)
+        later.add_put_off(row)
     return later
 
 
@@ -355,6 +376,11 @@ class PostponedTimer(NamedTuple):
         return cls(*origin, row["rollTimes"] or 0)
 
 
+def name_in_database(row: Row) -> tuple[str | None, str, int | None]:
+    """What names a timer message with timerRocksDBEnable: topic, UNIQ_KEY, and when it is due."""
+    return row["topic"], row["uniqKey"], row["dueTimestamp"]
+
+
 class LaterTimerRecords:
     """The orders to delete of a queue of the timer topic, and the messages that were put off."""
 
@@ -367,17 +393,25 @@ class LaterTimerRecords:
         self._with_topic, self._alone = either or bool(with_topic), either or not with_topic
         self._orders: set[tuple[str, int | None]] = set()
         self._put_off: dict[PostponedTimer, deque[int]] = {}
+        self._rolled: dict[tuple[str | None, str, int | None], int] = {}
 
     def add_delete_order(self, names: str, tick: int | None) -> None:
         """Add an order to delete what it `names`, and when the timer applies it (ms)."""
         self._orders.add((names, tick))
 
     def add_put_off(self, row: Row) -> None:
-        """Add a message that was stored again. Rows come in the order of the queue."""
-        self._put_off.setdefault(PostponedTimer.of(row), deque()).append(row["commitLogOffset"])
+        """Add a message, if it was stored again. Rows come in the order of the queue."""
+        if row["rollTimes"]:
+            self._put_off.setdefault(PostponedTimer.of(row), deque()).append(row["commitLogOffset"])
+        elif (
+            row["rollLabel"] and row["uniqKey"]
+        ):  # with timerRocksDBEnable, where these name a message
+            self._rolled[name_in_database(row)] = row["commitLogOffset"]
 
     def was_postponed(self, row: Row) -> bool:
         """Whether a later record is this message, put off. Each is the later one of one message."""
+        if self._rolled and self._rolled.get(name_in_database(row), -1) > row["commitLogOffset"]:
+            return True
         sent = PostponedTimer.of(row)
         later = self._put_off.get(sent._replace(roll_times=sent.roll_times + 1), deque())
         while later and later[0] <= row["commitLogOffset"]:

@@ -23,7 +23,7 @@ from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.consumer_offsets import DELAY_FILE, consumer_file, read_delay_offsets
 from rmq_store.errors import CorruptConfigError
-from rmq_store.format.byte_layout import TIMER_CHECK
+from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR, TIMER_CHECK
 from rmq_store.format.compression import enters_queue
 from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.queues import QueueId
@@ -34,17 +34,19 @@ from rmq_store.format.topics import (
     OP_TOPICS,
     REVIVE_GROUP,
     REVIVE_PREFIX,
+    ROCKSDB_HALF_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANSACTION_GROUP,
 )
-from rmq_store.markers import DELETE, read_timer_check, read_timer_units
+from rmq_store.markers import DELETE, TimerCheck, read_timer_check, read_timer_units
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.system_topics.delayed_messages import (
     CANCELLED,
     DELETES,
     DELIVERED,
     LEVEL,
+    ROLL_LABEL,
     ROLL_TIMES,
     TIMER,
     UNDELIVERED,
@@ -53,8 +55,14 @@ from rmq_store.system_topics.delayed_messages import (
     TimerFiles,
     delayed_messages,
     is_before_time,
+    name_in_database,
 )
-from rmq_store.system_topics.pop import PopLog
+from rmq_store.system_topics.pop import PopLog, popped_in_database
+from rmq_store.system_topics.state_database import (
+    StateDatabase,
+    TimersInDatabase,
+    read_state_database,
+)
 from rmq_store.system_topics.system_topic_rows import Row, ignore_error, property_of, whole_numbers
 from rmq_store.system_topics.transactions import OPEN, ended_half_messages, transactions
 from rmq_store.text.sizes import counted
@@ -74,6 +82,7 @@ HALF_OF_OP = {op: half for half, op in OP_TOPICS.items()}
 _TEXTS = {
     "topic": "REAL_TOPIC",
     "deletes": DELETES,
+    "rollLabel": ROLL_LABEL,
     "transaction": "__transactionId__",
     "tags": "TAGS",
 }
@@ -120,6 +129,7 @@ class OpenState:
     delivered_without_copy: int = 0
     given: dict[tuple[str, QueueId], UnacknowledgedMessages] = field(default_factory=dict)
     open_transactions: int = 0
+    open_in_database: int = 0  # those of a broker with transRocksDBEnable
     in_no_queue: set[int] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)
 
@@ -127,7 +137,9 @@ class OpenState:
     def of(cls, store: StoreReader, progress: Callable[[int], None] | None = None) -> OpenState:
         """That of the log of a store. `progress` is given the bytes read."""
         state = cls()
-        delayed, transactions = _Delayed(store, state), _Transactions(state)
+        database = _or_nothing(lambda: read_state_database(store.path), state) or None
+        delayed = _Delayed(store, state, None if database is None else database.timers)
+        transactions = _Transactions(state)
         offsets = _or_nothing(store.consumer_offsets, state)
         # What the revive group has read was given again, as a retry.
         pop = PopLog(offsets.get(REVIVE_GROUP, {}))
@@ -144,7 +156,10 @@ class OpenState:
             if progress is not None:
                 progress(piece.stop - piece.start)
         delayed.finish(newest)
-        state.open_transactions = len(transactions.open)
+        for key, offset, message in _or_nothing(lambda: [*popped_in_database(store)], state):
+            pop.open.setdefault(key, {})[offset] = message
+        state.open_in_database, given_up = transactions.in_database(database)
+        state.open_transactions = len(transactions.open) - given_up
         state.given = {
             key: UnacknowledgedMessages(min(given), len(given)) for key, given in pop.open.items()
         }
@@ -215,11 +230,13 @@ class _Held(NamedTuple):
 class _Delayed:
     """The messages whose copy under their own topic has not been met yet."""
 
-    def __init__(self, store: StoreReader, state: OpenState) -> None:
+    def __init__(
+        self, store: StoreReader, state: OpenState, timers: TimersInDatabase | None
+    ) -> None:
         self._state = state
         self._levels = _or_nothing(lambda: read_delay_offsets(store.path), state)
         check = _or_nothing(lambda: read_timer_check(store.path), state)
-        self._timer = TimerFiles(check or None, read_timer_units(store.path))
+        self._timer = TimerFiles(check or None, read_timer_units(store.path), timers)
         self._orders = LaterTimerRecords(store)
         self._held: dict[int, _Held] = {}  # by log offset
         # By UNIQ_KEY, and whether a file counts them as delivered.
@@ -236,16 +253,27 @@ class _Delayed:
     def _take_timer(self, row: Row) -> None:
         done, tick = self._timer.state_of(row) is None, self._timer.tick_of(row)
         if row["deletes"] is not None:
-            if not done:
+            # The database has applied orders to what it had, which may be due after the newest record.
+            if not done or self._timer.database is not None:
                 self._orders.add_delete_order(row["deletes"], tick)
             self._state.closed[row["commitLogOffset"]] = CANCELLED
             return
+        if row["rollLabel"] and not row["rollTimes"]:
+            self._close_rolled(row)
         sent = PostponedTimer.of(row)
         earlier = self._by_sender.get(sent._replace(roll_times=sent.roll_times - 1))
         if earlier:
             self._close(earlier.popleft(), PUT_OFF)
         self._by_sender.setdefault(sent, deque()).append(row["commitLogOffset"])
         self._hold(row, _Held(row, done, tick))
+
+    def _close_rolled(self, row: Row) -> None:
+        """Forget the record of a message before this one, with timerRocksDBEnable."""
+        places = [*self._by_key.get((row["uniqKey"], True), ())]
+        places += self._by_key.get((row["uniqKey"], False), ())
+        for place in places:
+            if name_in_database(self._held[place].row) == name_in_database(row):
+                self._close(place, PUT_OFF)
 
     def _hold(self, row: Row, held: _Held) -> None:
         self._held[row["commitLogOffset"]] = held
@@ -297,10 +325,10 @@ class _Delayed:
         """
         for place, held in self._held.items():
             due = held.row["dueTimestamp"]
-            if held.done and not (due is not None and due > newest):
-                self._state.delivered_without_copy += held.row["uniqKey"] is not None
-            elif held.tick is not None and self._orders.was_cancelled(held.row, held.tick):
+            if held.tick is not None and self._orders.was_cancelled(held.row, held.tick):
                 self._state.closed[place] = CANCELLED
+            elif held.done and not (due is not None and due > newest):
+                self._state.delivered_without_copy += held.row["uniqKey"] is not None
             else:
                 self._state.waiting.add(place)
 
@@ -338,6 +366,13 @@ class _Transactions:
         self.open: dict[int, _Half] = {}
         self._by_name: dict[HalfName, int] = {}
         self._by_transaction: dict[str, int] = {}
+
+    def in_database(self, database: StateDatabase | None) -> tuple[int, int]:
+        """How many of a broker with transRocksDBEnable are open, and how many it has given up."""
+        halves = self.open.items()
+        own = [place for place, half in halves if half.names[0][0] == ROCKSDB_HALF_TOPIC]
+        given_up = 0 if database is None else sum(map(database.has_given_up, own))
+        return len(own) - given_up, given_up
 
     def take(self, row: Row) -> None:
         if row["kind"] == HALF:
@@ -434,6 +469,8 @@ def _timers(store: StoreReader) -> Iterator[ExpiredUnfinished]:
     if check is None:
         return
     unread = 0 if state is None else max(0, state.min_offset - check.queue_offset)
+    if unread and _is_read_by_database(store, check):
+        unread = 0
     proof = f"the timer has read {TIMER_TOPIC} to offset {check.queue_offset}, before its first one"
     if units is not None:
         of_pop = [java_string_hash(t) for t in store.topics() if t.startswith(REVIVE_PREFIX)]
@@ -444,6 +481,14 @@ def _timers(store: StoreReader) -> Iterator[ExpiredUnfinished]:
             proof = f"the timer log leads to them, before log offset {store.log_range()[0]}"
     if unread:
         yield ExpiredUnfinished("timer-behind", TIMERS, unread, TIMER_CHECK, proof)
+
+
+def _is_read_by_database(store: StoreReader, check: TimerCheck) -> bool:
+    """Whether it is not the wheel that reads the timer topic, as with timerRocksDBEnable."""
+    if check.queue_offset == 0 and (store.path / ROCKSDB_STORE_DIR).is_dir():
+        return True
+    database = read_state_database(store.path)
+    return database is not None and database.timers is not None
 
 
 def _transactions(store: StoreReader) -> Iterator[ExpiredUnfinished]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from rmq_store.arrow import compute as pc
 from rmq_store.config.consumer_offsets import popped_in_order
-from rmq_store.errors import CorruptQueueError, StoreError
+from rmq_store.errors import CorruptConfigError, StoreError
 from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import (
@@ -215,7 +215,8 @@ def _rows(
         for offset, pop in sorted(pops.open[key].items()):
             yield _row(key, offset, pop, INVISIBLE if pop.until > newest else DUE)
     yield from _given_in_order(store, newest)
-    yield from _in_database(store, newest)
+    for key, offset, pop in popped_in_database(store):
+        yield _row(key, offset, pop, INVISIBLE if pop.until > newest else DUE)
 
 
 def _records(
@@ -260,14 +261,17 @@ def _given_in_order(store: StoreReader, newest: int) -> Iterator[Row]:
             yield _row((order.group, order.queue), offset, pop, state)
 
 
-def _in_database(store: StoreReader, newest: int) -> Iterator[Row]:
-    """The rows of popConsumerKVServiceEnable (PopConsumerRocksdbStore): what is not acknowledged."""
+def popped_in_database(store: StoreReader) -> Iterator[tuple[GroupQueue, int, PoppedMessage]]:
+    """What is not acknowledged with popConsumerKVServiceEnable (PopConsumerRocksdbStore), by queue offset.
+
+    Raises UnsupportedStoreError without the extra `rocksdb`, CorruptConfigError for a damaged database.
+    """
     folder = Path(store.path) / _DATABASE
     if not had_database(folder):
         return
 
     def damaged(said: str) -> StoreError:
-        return CorruptQueueError(
+        return CorruptConfigError(
             folder,
             reason=f"the database of popped messages cannot be read: {said}",
             advice="Look for the folder in a copy or a replica",
@@ -282,10 +286,10 @@ def _in_database(store: StoreReader, newest: int) -> Iterator[Row]:
                 topic = form.format(group=group, topic=_text(content["topicId"]))
                 key = group, QueueId(topic, _number(content["queueId"]))
                 time, until = map(_number, (content["popTime"], content["invisibleTime"]))
-                pop = PoppedMessage(_number(content["offset"]), time, time, time + until)
+                offset = _number(content["offset"])
             except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise damaged(f"{value[:60]!r}: {error}") from None
-            yield _row(key, pop.start, pop, INVISIBLE if pop.until > newest else DUE)
+            yield key, offset, PoppedMessage(offset, time, time, time + until)
 
 
 def _with_records(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -22,12 +23,14 @@ from rmq_store.format.topics import (
     GIVEN_UP_TOPIC,
     HALF_PLACE,
     OP_TOPICS,
+    ROCKSDB_HALF_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
+from rmq_store.system_topics.state_database import StateDatabase, read_state_database
 from rmq_store.system_topics.system_topic_rows import (
     MessageCopy,
     Row,
@@ -57,9 +60,13 @@ def transactions(store: StoreReader, on_damage: OnDamage | None = None) -> Itera
     """
     newest = newest_time([store]) or 0
     for half, op in OP_TOPICS.items():
+        database = None
+        if half == ROCKSDB_HALF_TOPIC and store.queues(half):
+            database = read_state_database(store.path)
         rows = iter(_with_later_halves(store, half, _Ended.of(store, op, on_damage), on_damage))
         while some := list(islice(rows, _LOOKED_UP)):
-            yield from _with_fates(store, some, newest, on_damage)
+            fates = _with_fates(store, some, newest, on_damage)
+            yield from fates if database is None else map(partial(_asked_by, database), fates)
 
 
 def ended_half_messages(store: StoreReader, topic: str, on_damage: OnDamage | None = None) -> Ints:
@@ -167,6 +174,16 @@ def _joined(rows: list[Row], ended: _Ended) -> Row:
         "ended": ended.has_one_of(rows),
         "places": [row["halfCommitLogOffset"] for row in rows],
     }
+
+
+def _asked_by(database: StateDatabase, row: Row) -> Row:
+    """A row with transRocksDBEnable: the database says what the broker still asks for, and how often."""
+    place = row["halfCommitLogOffset"]
+    if row["state"] != OPEN:
+        return row
+    if database.has_given_up(place):
+        return row | {"state": GIVEN_UP, "openMs": None}
+    return row | {"checks": database.checks.get(place, row["checks"])}
 
 
 def _with_fates(
