@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,20 @@ _BOOLEANS = ("true", "false", "0", "1", "none")
 
 
 def update_topics(
-    root: Path, dialect: Dialect, queues: list[QueueId], declared: Mapping[str, Mapping[str, Any]]
+    root: Path,
+    dialect: Dialect,
+    queues: list[QueueId],
+    declared: Mapping[str, Mapping[str, Any]],
+    others: Iterable[QueueId] = (),
 ) -> None:
-    """Add the topics of `queues` and those in `declared` to topics.json; keep existing ones.
+    """Add the topics of `queues` and those in `declared` to topics.json; keep existing ones, and let
+    consumers read the queues. `others` are added where there is no topics.json.
 
     System topics are skipped: the broker creates them.
     """
     before = read_config(root, TOPICS_FILE, undecoded)
+    if before is None:
+        queues = [*queues, *others]
     table = {} if before is None else dict(decode_topics(before.path, before.content))
     counts: dict[str, int] = {}
     for topic, queue_id in queues:
@@ -75,8 +82,8 @@ def _entry(topic: str, settings: Mapping[str, Any], count: int, dialect: Dialect
     if dialect.has("json_data_version"):
         entry["attributes"] = {}
     entry.update(settings)
-    for name in ("readQueueNums", "writeQueueNums"):
-        entry[name] = max(int(entry[name]), count)
+    entry["readQueueNums"] = max(int(entry["readQueueNums"]), count)
+    entry["writeQueueNums"] = int(entry["writeQueueNums"])  # fewer where queues are being emptied
     return entry
 
 

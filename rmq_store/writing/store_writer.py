@@ -274,7 +274,7 @@ class StoreWriter:
         self._closed = False
         self._log_start = snapshot.log_start
         ends = {queue: state.max_offset for queue, state in snapshot.queues.items()}
-        self._offsets = QueueCounters(ends)
+        self._offsets, self._ends_before = QueueCounters(ends), ends
         self._declared: dict[str, dict[str, Any]] = {}
         self._log_files = OpenFiles(warm=bool(config.warmMapedFileEnable))
         self._queue_files = OpenFiles()
@@ -660,7 +660,9 @@ class StoreWriter:
             self._lock.release()
 
     def _finish(self) -> None:
-        update_topics(self.path, self.dialect, list(self._offsets), self._declared)
+        queues, ends = list(self._offsets), self._ends_before
+        written = [queue for queue in queues if self._offsets.next_offset(queue) != ends.get(queue)]
+        update_topics(self.path, self.dialect, written, self._declared, queues)
         before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
         last = self._records.last_record
         checkpoint = Checkpoint(

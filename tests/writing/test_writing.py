@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 from datetime import datetime
@@ -406,3 +407,22 @@ def test_a_new_store_never_writes_into_the_log_whose_settings_it_was_given(tmp_p
     assert files_below(other) == before
     with MessageStore.open(tmp_path / "new") as store:
         assert store.message_at(0).body == b"second"
+
+
+def test_settings_of_topics_that_are_not_written_stay(copy: GoldenStore) -> None:
+    """Queues that are being emptied get no new messages, and a deleted topic is not there again."""
+    path = Path(copy.path, "config", "topics.json")
+    content = json.loads(path.read_text("utf-8"))
+    table = content["topicConfigTable"]
+    table["orders"] |= {"readQueueNums": 4, "writeQueueNums": 2}
+    table["retrying"] |= {"readQueueNums": 1, "writeQueueNums": 1}
+    del table["payments"]
+    path.write_text(json.dumps(content), "utf-8")
+    with MessageStore.append_to(copy.path) as writer:
+        writer.append({"topic": "orders", "queueId": 3, "body": b"x"})
+        writer.append({"topic": "new", "queueId": 1, "body": b"x"})
+    after = read_topic_configs(copy.path)
+    numbers = {t: (s["readQueueNums"], s["writeQueueNums"]) for t, s in after.items()}
+    assert (numbers["orders"], numbers["retrying"], numbers["new"]) == ((4, 2), (1, 1), (2, 2))
+    assert "payments" not in after
+    assert {**after, "new": None} == {**table, "new": None}
