@@ -272,8 +272,10 @@ def _numbers(column: pa.Array, name: str, null: int | None = 0) -> pa.Array:
     kind = pa.from_numpy_dtype(NUMBER_COLUMNS[name])
     is_time = pa.types.is_timestamp(column.type)
     if is_time:
-        millis = pa.timestamp("ms", tz=column.type.tz)
-        column = pc.floor_temporal(column, unit="millisecond").cast(millis).view(pa.int64())
+        # In UTC: a zone's clock shows some hours twice, and Arrow floors no time in them.
+        utc = column.cast(pa.timestamp(column.type.unit, tz="UTC"))
+        millis = pc.floor_temporal(utc, unit="millisecond").cast(pa.timestamp("ms", tz="UTC"))
+        column = millis.view(pa.int64())
     numbers = cast_column(column, kind, name)
     if name in _TIMES and not is_time:
         _refuse_other_units(pc.fill_null(numbers, 0).to_numpy(), name)

@@ -87,6 +87,15 @@ def test_times_are_milliseconds_rounded_down() -> None:
     assert old["bornTimestamp"] == [-1]
 
 
+def test_a_time_in_an_hour_that_a_zone_has_twice_is_written() -> None:
+    """The clock of New York goes back at 06:00 UTC on that day: 01:30 there is two times."""
+    times = [1_793_511_000_000, 1_793_514_600_000]
+    zoned = pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "America/New_York"))
+    columns = {"topic": ["t", "t"], "body": ["b", "b"], "bornTimestamp": zoned}
+    found = ready({**columns, "storeTimestamp": zoned}, keep_timestamps=True)
+    assert found["bornTimestamp"] == found["storeTimestamp"] == times
+
+
 def test_a_store_time_before_1970_is_refused_where_it_is_kept() -> None:
     times = pa.array([5, -5], pa.timestamp("ms"))
     columns = {"topic": ["t", "t"], "body": ["b", "b"], "storeTimestamp": times}
