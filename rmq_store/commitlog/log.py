@@ -580,13 +580,18 @@ def refuse_other_bytes(before: Mark, now: Mark | None, path: str) -> None:
 
 
 def marks_of_files(log: CommitLog, stop: int) -> tuple[Mark, ...]:
-    """Marks of the first bytes of the first and of the last file of a log whose bytes before `stop` do
-    not change. None of a log in an object store, where each would be a request."""
+    """Marks of a log whose bytes before `stop` do not change: of the first bytes of its first and of its
+    last file, and of the last ones before `stop`. None in an object store, where each would be a request."""
     if log.chain.cost.looks_at_once > 1:
         return ()
     first, last = log.chain.segments[:1], log.chain.segment_at(stop - 1)
-    files = dict.fromkeys((*first, *([last] if last else ())))
-    marks = (_mark_now(file, file.base, min(file.base + MARK_BYTES, stop)) for file in files)
+    places = [(file, file.base) for file in first]
+    if last is not None:
+        places += [(last, last.base), (last, max(last.base, stop - MARK_BYTES))]
+    marks = (
+        _mark_now(file, start, min(start + MARK_BYTES, stop))
+        for file, start in dict.fromkeys(places)
+    )
     return tuple(mark for mark in marks if mark is not None)
 
 

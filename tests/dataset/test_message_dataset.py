@@ -45,8 +45,12 @@ _PLACE = ["topic", "queueId", "queueOffset"]
 
 def blank_log(store: GoldenStore) -> None:
     """Overwrite the log with zeros, but for the bytes by which it is still the same store."""
+    with store.open() as opened:
+        end = opened.log_range()[1]
     for path in (Path(store.path) / "commitlog").iterdir():
-        path.write_bytes(path.read_bytes()[:MARK_BYTES].ljust(path.stat().st_size, b"\0"))
+        raw, stop = path.read_bytes(), min(end - int(path.name), path.stat().st_size)
+        blank = bytes(stop - 2 * MARK_BYTES)
+        path.write_bytes(raw[:MARK_BYTES] + blank + raw[stop - MARK_BYTES :])
 
 
 def listed(store: GoldenStore) -> list[tuple[QueueId, int, Truth]]:

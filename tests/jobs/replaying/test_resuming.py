@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_store import QueueId
+from rmq_store import MessageStore, QueueId
 from rmq_store.commitlog.log import LogAppender
 from rmq_store.errors import (
     AccessError,
@@ -118,6 +118,30 @@ def test_a_replay_does_not_go_on_with_another_store_at_the_path(
     shutil.rmtree(source)
     shutil.copytree(golden("clean-5.3.3").path, source)
     assert run(None, one).ok
+
+
+def test_a_replay_does_not_go_on_where_the_end_of_the_log_was_written_again(tmp_path: Path) -> None:
+    """A crash lost the end, and the broker stored other messages in its place, each as long as before."""
+    source, lost = tmp_path / "source", tmp_path / "lost"
+    messages = [{"topic": "orders", "queueId": 0, "body": b"%05d" % n} for n in range(300)]
+
+    def append(store: Path, some: list[dict[str, Any]]) -> None:
+        with MessageStore.append_to(store) as writer:
+            for message in some:
+                writer.append(message)
+
+    with MessageStore.create(source, {"mappedFileSizeCommitLog": 1 << 20}) as writer:
+        for message in messages[:200]:
+            writer.append(message)
+    shutil.copytree(source, lost)
+    append(lost, messages[200:])
+    one = ReplaySpec(str(lost), to_store=str(tmp_path / "new"), wave_bytes=10_000)
+    assert run(None, one, lambda: True).stopped_by == "stopped on request"
+    shutil.rmtree(lost)
+    shutil.copytree(source, lost)
+    append(lost, [{**message, "body": b"other"} for message in messages[200:]])
+    with pytest.raises(OtherStoreError, match="other bytes"):
+        run(None, one)
 
 
 def test_an_unfinished_replay_is_not_mixed_with_another(clean: GoldenStore, tmp_path: Path) -> None:
