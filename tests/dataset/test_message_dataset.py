@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import shutil
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -326,6 +327,24 @@ def test_columns_of_the_queues_leave_the_log_closed(copy: GoldenStore) -> None:
     assert rows_of("SELECT count(*) FROM dataset", dataset) == [(expected,)]
     with pytest.raises(StoreError):
         dataset.to_table(columns=["keys"])
+
+
+def test_a_damaged_entry_does_not_bound_the_messages_before_it(copy: GoldenStore) -> None:
+    """It leads to the record of another entry, and is where a part of the queue begins."""
+    entry = struct.Struct(">q")
+    with copy.open() as opened:
+        entries = opened.entries(QueueId("orders", 0), 0, 128)
+    places = entries.log_offset.tolist()
+    files = Path(copy.path, "consumequeue/orders/0")
+    for at in (32, 64, 96):
+        with open(files / f"{at // 100 * 2000:020}", "r+b") as file:
+            file.seek(at % 100 * 20)
+            file.write(entry.pack(places[at - 16]))
+    with copy.open() as opened:
+        dataset = opened.messages(["orders"], [0], on_damage=lambda error: None)
+    for at in range(17, 96):
+        if at % 32:
+            assert dataset.count_rows(F("commitLogOffset") == places[at]) == 1
 
 
 def test_damage_is_our_error_and_never_fewer_rows(copy: GoldenStore) -> None:
