@@ -44,6 +44,7 @@ from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.selection import (
     QueueLimitsInLog,
     WantedQueues,
+    extended_ranges,
     given_offsets_and_times,
     is_declared,
     queues_on,
@@ -277,7 +278,7 @@ def _in_turn(opened: Iterable[StoreReader]) -> Iterator[StoreReader]:
         store.release_files()
 
 
-def _store_scan(store: StoreReader, options: ScanOptions) -> StoreScan:
+def _store_scan(store: StoreReader, options: ScanOptions, *, extended: bool) -> StoreScan:
     limits = None
     ranges: tuple[QueueSlice, ...] = ()
     snapshot = store.snapshot()
@@ -285,6 +286,8 @@ def _store_scan(store: StoreReader, options: ScanOptions) -> StoreScan:
         limits = QueueLimitsInLog(WantedQueues.of(store, options))
     else:
         selected = select_ranges(store, options)
+        if extended and options.is_timed:
+            selected = extended_ranges(store, options, selected)
         ranges = tuple(slice_ for slice_ in selected if len(slice_))
         # A table, and verifyQueue, compare the log with all queues.
         if options.table is None and not options.verify_queue:
@@ -310,9 +313,10 @@ class Scan:
 
     @classmethod
     @collector_paused()
-    def of(cls, options: ScanOptions) -> Scan:
+    def of(cls, options: ScanOptions, *, extended: bool = False) -> Scan:
         """The scan by what `parse_options` gives, of the stores as they are now. Raises StoreError.
 
+        `extended`: ranges of times have all of their messages where a clock was set back a little.
         A warning goes to the log for what opening a store sees, and for stores that are left out.
         """
         warn_of_tags(options.tags)
@@ -325,7 +329,9 @@ class Scan:
                     for warning in (*store.opening.losses(), *store.opening.notes()):
                         LOG.warning("%s: %s", store.broker_name, warning)
                 require_known_names(opened, options)
-            stores = tuple(_store_scan(store, options) for store in _in_turn(opened))
+            stores = tuple(
+                _store_scan(store, options, extended=extended) for store in _in_turn(opened)
+            )
         return cls(stores, tuple(left_out))
 
     def is_far(self, task: Task) -> bool:
@@ -406,6 +412,6 @@ class _PickledStores(Sequence[StoreScan]):
 
 
 def pinned_scan(options: ScanOptions) -> StoreScan:
-    """The scan of the one store that these options name."""
-    (scan,) = Scan.of(options).stores
+    """The scan of the one store that these options name, with all messages of its times."""
+    (scan,) = Scan.of(options, extended=True).stores
     return scan

@@ -26,6 +26,7 @@ from rmq_store.format.topics import (
     retry_origin,
 )
 from rmq_store.reading.log_reader import QueueLimits
+from rmq_store.reading.query import CommonReadOptions, ignore_damage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.snapshot.compacted_view import QueueSource
@@ -200,6 +201,37 @@ def select_ranges(
         store.log.chain.cost.looks_at_once,
     )
     return tuple(ranges[queue] for queue in queues if queue in store.snapshot().queues)
+
+
+def extended_ranges(
+    store: StoreReader, selection: Selection, ranges: Sequence[QueueSlice]
+) -> tuple[QueueSlice, ...]:
+    """The ranges of `select_ranges`, each with the messages beside it that the times for all queues select,
+    as where the broker's clock was set back by up to CLOCK_SLACK_MS. Reads heads of records there."""
+    beside: list[QueueSlice] = []
+    for range_, wide in zip(ranges, select_ranges(store, selection, CLOCK_SLACK_MS), strict=True):
+        beside += [wide.cut(wide.start, range_.start), wide.cut(range_.stop, wide.stop)]
+    columns = ("topic", "queueId", "queueOffset", "storeTimestamp")
+    how: CommonReadOptions = {
+        "check_ends": False,
+        "compacted": selection.sees_compacted,
+        "unwrap_batches": True,
+        "on_damage": ignore_damage,
+    }
+    found: dict[QueueId, list[int]] = {}
+    for batch in store.read_slices([part for part in beside if len(part)], columns=columns, **how):
+        batch = batch.filter(pa.array(stored_in_time(batch, *selection.times)))
+        for topic, queue_id, offset in zip(
+            *(batch[name].to_pylist() for name in columns[:3]), strict=True
+        ):
+            found.setdefault(QueueId(topic, queue_id), []).append(offset)
+    extended = []
+    for range_ in ranges:
+        offsets = found.get(range_.queue, [])
+        first = min((range_.start, *(offset for offset in offsets if offset < range_.start)))
+        stop = max((range_.stop, *(offset + 1 for offset in offsets if offset >= range_.stop)))
+        extended.append(QueueSlice(range_.queue, first, stop))
+    return tuple(extended)
 
 
 def first_offsets(store: StoreReader, selection: Selection) -> dict[QueueId, int]:

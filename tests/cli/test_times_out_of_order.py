@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,6 +45,29 @@ def test_a_range_of_times_has_the_messages_of_these_times(set_back: tuple[Path, 
             found = objects(command, str(path), *chosen, "--columns", "queueOffset")
             assert len(found) == expected, (command, part)
             assert expected
+
+
+def test_jobs_have_the_messages_of_a_range_of_times(
+    set_back: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    path, stamps = set_back
+    low, high = min(stamps), max(stamps)
+    for part in (1, 3):
+        begin = low + (high - low) * part // 5
+        end = begin + (high - low) // 3
+        expected = {n for n, stamp in enumerate(stamps) if begin <= stamp < end}
+        times = ["--topic", "orders", "--since", str(begin), "--until", str(end)]
+        new, files = tmp_path / f"new-{part}", tmp_path / f"files-{part}"
+        run("replay", str(path), "--to", str(new), *times, "--engine", "local")
+        with MessageStore.open(new) as store:
+            assert sum(store.max_offset(*queue) for queue in store.queues("orders")) == len(
+                expected
+            )
+        run("export", str(path), "--to", str(files), "--format", "jsonl", *times)
+        rows = [json.loads(line) for file in files.rglob("*.jsonl") for line in file.open()]
+        exported = [datetime.fromisoformat(row["storeTimestamp"]) for row in rows]
+        in_time = [begin <= time.timestamp() * 1000 < end for time in exported]
+        assert sum(in_time) == len(expected)
 
 
 def test_counts_of_hours_say_that_they_may_be_wrong(tmp_path: Path, clean: GoldenStore) -> None:
