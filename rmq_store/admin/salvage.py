@@ -37,6 +37,7 @@ from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
 from rmq_store.config.topics_json import batch_topics, declared_topics
+from rmq_store.consumequeue.entry_of_record import QueuesBegun
 from rmq_store.consumequeue.queue_folders import EntriesAfterCopiedLog, rows_of_entry_counts
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError
 from rmq_store.format.byte_layout import (
@@ -393,6 +394,9 @@ class SalvageReport:
     # Messages that a group popped and did not acknowledge, and those that it gets again for their sake.
     not_acknowledged: int = 0
     given_again: int = 0
+    # Queues whose topic was deleted and created again, and topics that topics.json does not have.
+    created_again: list[str] = field(default_factory=list)
+    undeclared: dict[str, int] = field(default_factory=dict)  # messages
     config_unread: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -464,6 +468,7 @@ class _Salvaging:
     ) -> None:
         self._store, self._writer, self._report, self._state = store, writer, report, state
         self._moved = None if state is None else RecordMover(state, writer)
+        self._begun = QueuesBegun()
         self._config = AdaptedConfig(store.path, store.config.enableLmq)
         committed = [
             (group, QueueId(topic, queue_id), offset)
@@ -491,6 +496,7 @@ class _Salvaging:
             _skip(self._store, piece, self._report)
             return
         headers = _without_bare(piece.headers, self._report)
+        self._begun.add_headers(headers)
         for rows in in_portions(headers.total, _BATCH_BYTES):
             self._save(headers.take(rows))
         self._report.log_end = piece.stop
@@ -537,6 +543,9 @@ class _Salvaging:
     def finish(self) -> None:
         """Write what names the new offsets, and complete the report."""
         report, state = self._report, self._state
+        report.created_again = sorted(queue.name for queue in self._begun.again)
+        undeclared = filter(self._store.is_undeclared, report.topics)
+        report.undeclared = {topic: report.topics[topic] for topic in sorted(undeclared)}
         if state is None or self._moved is None:
             return
         report.ended = self._moved.left_out

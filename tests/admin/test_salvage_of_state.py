@@ -327,3 +327,21 @@ def test_a_raw_copy_says_what_it_is_for(tmp_path: Path) -> None:
     assert "no broker should start" in said
     assert [r[1:4] for r in fields(tmp_path / "new")] != [r[1:4] for r in fields(store.path)]
     assert keys(fields(tmp_path / "new")) == keys(fields(store.path))
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("c0-before-delete", set()),
+        ("c1-deleted", {"topic again, which topics.json does not have"}),
+        ("c2-created-again", {"messages of an earlier topic of the same name", "in: again/"}),
+    ],
+)
+def test_messages_of_a_topic_that_was_deleted_are_named(
+    stage: str, said: set[str], tmp_path: Path
+) -> None:
+    store = unpack_field("deleted-topic-5.5.0", tmp_path).parent / "deleted-topic" / stage
+    words = run("salvage", str(store), "--to", str(tmp_path / "new"))
+    every = {"topic again, which", "messages of an earlier topic of the same name"}
+    assert all(sentence in words for sentence in said)
+    assert sum(sentence in words for sentence in every) == (stage != "c0-before-delete")

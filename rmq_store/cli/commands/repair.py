@@ -236,6 +236,16 @@ def _lines_of_salvage(report: SalvageReport, target: str) -> Iterator[str]:
         f"{report.skipped_bytes} left out, {report.no_loss_bytes} filler or unwritten"
     )
     yield from _state(report)
+    if report.created_again:
+        yield (
+            f"messages of an earlier topic of the same name, which was deleted, come first in: "
+            f"{', '.join(map(printable, report.created_again))}. rmqstore rebuild does not list them"
+        )
+    for topic, messages in report.undeclared.items():
+        yield (
+            f"topic {printable(topic)}, which topics.json does not have, as if it was deleted, is in the new "
+            f"store, with {counted(messages, 'message')}"
+        )
     if report.entries_after_log:
         yield line_of_lost_end(report.entries_after_log, report.log_end)
     if report.default_delays:
