@@ -164,7 +164,7 @@ def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
     if report.left_behind:
         yield (
             f"left out: {', '.join(report.left_behind)}. The broker's timer reads all its messages again: "
-            "those that wait come in time, those that were delivered come a second time"
+            "those that wait come in time, those that were delivered or recalled come too"
         )
     if report.kind_unknown:
         yield (
