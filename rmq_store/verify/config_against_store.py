@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
@@ -357,13 +357,32 @@ def _unread(store: StoreReader, listed: Collection[QueueId] | None) -> Iterator[
         more = "" if len(queues) <= _LISTED else f" and {len(queues) - _LISTED} more"
         total = sum(count for _, count in queues)
         why, todo = _why_unread(store, topic, max(queues)[0] + 1)
-        yield a_warning(
+        kind, got = a_warning, "no consumer gets them"
+        if _are_consumed(store, topic, [number for number, _ in queues]):
+            kind, got = (
+                a_note,
+                "the groups with offsets there have consumed them, and no other gets them",
+            )
+            todo = "Nothing, unless another group is to consume them"
+        yield kind(
             "queue-not-read",
             str(store.path / CONFIG_DIR / TOPICS_FILE),
-            f"topic {topic} {why}, and {total} messages in its queues {numbers}{more}: no consumer gets them",
+            f"topic {topic} {why}, and {total} messages in its queues {numbers}{more}: {got}",
             todo,
             count=total,
         )
+
+
+def _are_consumed(store: StoreReader, topic: str, queue_ids: Collection[int]) -> bool:
+    """Whether groups have offsets in a topic, and all of them are at the ends of these queues."""
+    tables: list[Mapping[int, int]] = []
+    with suppress(CorruptConfigError):
+        groups = store.consumer_offsets().values()
+        tables = [topics[topic] for topics in groups if topic in topics]
+    ends = {number: store.max_offset(topic, number) for number in queue_ids}
+    return bool(tables) and all(
+        table.get(number, 0) == end for table in tables for number, end in ends.items()
+    )
 
 
 def _why_unread(store: StoreReader, topic: str, queues: int) -> tuple[str, str]:
