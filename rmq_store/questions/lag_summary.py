@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.config.consumer_offsets import committed_offsets
@@ -52,7 +52,7 @@ class LagAnswer:
     """
 
     rows: Sequence[Row]
-    retries: int = 0
+    retries: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by group and topic
     popped_is_least: bool = False  # more check points are in the log than were read
 
     def furthest_behind(self) -> list[Row]:
@@ -82,10 +82,8 @@ class LagAnswer:
         if popped:
             popped_text = f"; {least}{popped:,} popped before their offsets and not acknowledged"
         sent_back = ""
-        if self.retries:
-            sent_back = (
-                f"; {self.retries:,} sent back in retry topics where their groups have no offset"
-            )
+        if count := sum(self.retries.values()):
+            sent_back = f"; {count:,} sent back in retry topics where their groups have no offset"
         return (
             f"{counted(len(lags), 'group')}, {behind} behind, by {total} in all{some}{popped_text}"
             f"{sent_back}"
@@ -148,6 +146,12 @@ class LagAnswer:
                 least = "at least " if total["lag"] is None else ""
                 behind = f"{least}{counted(lag, 'message')}"
                 yield f"{_name(total)} is {behind} behind; at most {max_lag:,} are allowed"
+        for (group, topic), count in self.retries.items() if max_lag is not None else ():
+            if max_lag is not None and count > max_lag:
+                yield (
+                    f"group {group} of topic {topic} has no offset there, and "
+                    f"{counted(count, 'message')} wait; at most {max_lag:,} are allowed"
+                )
 
 
 def lag_of(
@@ -181,14 +185,15 @@ def lag_of(
         )
 
     wanted = [offset for offset in every if is_wanted(offset.group, offset.queue)]
-    known, retries = {(offset.group, offset.queue) for offset in every}, 0
+    known = {(offset.group, offset.queue) for offset in every}
+    retries: Counter[tuple[str, str]] = Counter()
     with_offsets = {offset.group for offset in every}
     for queue, state in store.snapshot().queues.items():
         if queue.topic.startswith(RETRY_PREFIX):
             group = retry_origin(queue.topic, {}, store.view.topics.known_names).group
             has_none = group in with_offsets and (group, queue) not in known
             if has_none and is_wanted(group, queue):
-                retries += state.max_offset - state.min_offset
+                retries[group, queue.topic] += state.max_offset - state.min_offset
     if progress is not None:
         progress.expect(len(wanted))
     rows = []

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
+from rmq_store.commitlog.walk import current_end
 from rmq_store.config.consumer_offsets import (
     ConsumerOffsets,
     committed_offsets,
@@ -196,8 +197,10 @@ class Consumers(NamedTuple):
         return GroupOutcome(group, state, retries, *queue, offset, self.written, until)
 
     def _is_after_end(self, queue: QueueId, offset: int) -> bool:
-        queues = self.store.snapshot().queues
-        return queue in queues and offset > queues[queue].max_offset
+        queues, (_, end) = self.store.snapshot().queues, self.store.log_range()
+        if queue not in queues or offset <= queues[queue].max_offset:
+            return False
+        return current_end(self.store.log, end) <= end  # else a broker stored more meanwhile
 
 
 def _is_delayed(record: HistoryRecord) -> bool:

@@ -37,7 +37,7 @@ from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.report import GIVE_THE_FILE, sentence_of_default_delays
 from rmq_store.search.log_partitions import joined_ranges, newest_time
-from rmq_store.system_topics.state_database import TimersInDatabase, read_state_database
+from rmq_store.system_topics.state_database import TimersInDatabase, timers_in_database
 from rmq_store.system_topics.system_topic_rows import (
     ORIGIN,
     PLACE,
@@ -71,10 +71,13 @@ def delayed_messages(store: StoreReader, on_damage: OnDamage | None = None) -> I
     CorruptConfigError, and the errors of `read_slices` for damage.
     """
     newest = newest_time([store]) or 0
-    timer = TimerFiles.of(store)
-    timers = (
-        _timer_rows(store, part, timer, on_damage) for part in whole_queues_of(store, TIMER_TOPIC)
+    parts = [*whole_queues_of(store, TIMER_TOPIC)]
+    timer = TimerFiles(
+        read_timer_check(store.path),
+        read_timer_units(store.path),
+        timers_in_database(store.path, on_damage) if parts else None,
     )
+    timers = (_timer_rows(store, part, timer, on_damage) for part in parts)
     rows = iter(_with_states((*_levels(store, on_damage), *timers), newest))
     while some := list(islice(rows, _LOOKED_UP)):
         yield from _with_copies(store, some, timer, on_damage)
@@ -251,13 +254,6 @@ class TimerFiles:
     check: TimerCheck | None
     units: TimerUnits | None
     database: TimersInDatabase | None = None
-
-    @classmethod
-    def of(cls, store: StoreReader) -> TimerFiles:
-        """Those of a store. Raises as `read_state_database`, and CorruptConfigError."""
-        state = read_state_database(store.path)
-        timers = None if state is None else state.timers
-        return cls(read_timer_check(store.path), read_timer_units(store.path), timers)
 
     def state_of(self, row: Row) -> str | None:
         """The state of a timer message; None if the timer is done with it."""

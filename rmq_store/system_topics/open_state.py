@@ -22,8 +22,8 @@ from rmq_store.arrow.property_columns import decode_property_columns, property_c
 from rmq_store.commitlog.headers import Headers
 from rmq_store.commitlog.walk import SoundRun, walk
 from rmq_store.config.consumer_offsets import DELAY_FILE, consumer_file, read_delay_offsets
-from rmq_store.errors import CorruptConfigError
-from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR, TIMER_CHECK
+from rmq_store.errors import CorruptConfigError, StoreError, UnsupportedStoreError
+from rmq_store.format.byte_layout import TIMER_CHECK
 from rmq_store.format.compression import enters_queue
 from rmq_store.format.hashes import java_string_hash
 from rmq_store.format.queues import QueueId
@@ -59,9 +59,11 @@ from rmq_store.system_topics.delayed_messages import (
 )
 from rmq_store.system_topics.pop import PopLog, popped_in_database
 from rmq_store.system_topics.state_database import (
-    StateDatabase,
     TimersInDatabase,
-    read_state_database,
+    TransactionsInDatabase,
+    is_in_use,
+    timers_in_database,
+    transactions_in_database,
 )
 from rmq_store.system_topics.system_topic_rows import Row, ignore_error, property_of, whole_numbers
 from rmq_store.system_topics.transactions import OPEN, ended_half_messages, transactions
@@ -137,8 +139,9 @@ class OpenState:
     def of(cls, store: StoreReader, progress: Callable[[int], None] | None = None) -> OpenState:
         """That of the log of a store. `progress` is given the bytes read."""
         state = cls()
-        database = _or_nothing(lambda: read_state_database(store.path), state) or None
-        delayed = _Delayed(store, state, None if database is None else database.timers)
+        timers = _or_nothing(lambda: timers_in_database(store.path), state) or None
+        database = _or_nothing(lambda: transactions_in_database(store.path), state) or None
+        delayed = _Delayed(store, state, timers)
         transactions = _Transactions(state)
         offsets = _or_nothing(store.consumer_offsets, state)
         # What the revive group has read was given again, as a retry.
@@ -346,7 +349,7 @@ def _or_nothing(read: Callable[[], Any], state: OpenState) -> Any:
     """What a file of the broker says; {} if it cannot be read."""
     try:
         return read()
-    except CorruptConfigError as error:
+    except (CorruptConfigError, UnsupportedStoreError) as error:
         state.unread.append(str(error))
         return {}
 
@@ -367,7 +370,7 @@ class _Transactions:
         self._by_name: dict[HalfName, int] = {}
         self._by_transaction: dict[str, int] = {}
 
-    def in_database(self, database: StateDatabase | None) -> tuple[int, int]:
+    def in_database(self, database: TransactionsInDatabase | None) -> tuple[int, int]:
         """How many of a broker with transRocksDBEnable are open, and how many it has given up."""
         halves = self.open.items()
         own = [place for place, half in halves if half.names[0][0] == ROCKSDB_HALF_TOPIC]
@@ -485,10 +488,9 @@ def _timers(store: StoreReader) -> Iterator[ExpiredUnfinished]:
 
 def _is_read_by_database(store: StoreReader, check: TimerCheck) -> bool:
     """Whether it is not the wheel that reads the timer topic, as with timerRocksDBEnable."""
-    if check.queue_offset == 0 and (store.path / ROCKSDB_STORE_DIR).is_dir():
-        return True
-    database = read_state_database(store.path)
-    return database is not None and database.timers is not None
+    errors: list[StoreError] = []  # that verify reports
+    has_timers = timers_in_database(store.path, errors.append) is not None
+    return has_timers or bool(errors) or (check.queue_offset == 0 and is_in_use(store.path))
 
 
 def _transactions(store: StoreReader) -> Iterator[ExpiredUnfinished]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from rmq_store.errors import CorruptConfigError, StoreError
+from rmq_store.errors import CorruptConfigError, StoreError, UnsupportedStoreError
 from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
+from rmq_store.reading.query import OnDamage, raise_error
 
 _TIMERS, _TRANSACTIONS = "timer", "trans"
 _READ_TO, _FORWARDED_TO = b"sys_topic_scan_offset_checkpoint", b"timeline_checkpoint"
@@ -40,11 +42,10 @@ class TimersInDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class StateDatabase:
-    """`timers`: None if the broker keeps none here. `checks`: how often it asked for each transaction that it
-    asks for, by the log offset of the half message; `last_half`: that of the last one that it noted."""
+class TransactionsInDatabase:
+    """The transactions of the family `trans`. `checks`: how often the broker asked for each that it asks for,
+    by the log offset of the half message; `last_half`: that of the last one that it noted."""
 
-    timers: TimersInDatabase | None
     checks: Mapping[int, int]
     last_half: int
 
@@ -53,51 +54,78 @@ class StateDatabase:
         return half <= self.last_half and half not in self.checks
 
 
-def read_state_database(store: Path) -> StateDatabase | None:
-    """What is there now; None without a database, or where nothing was written to it.
+def timers_in_database(store: Path, on_damage: OnDamage | None = None) -> TimersInDatabase | None:
+    """The timers that are there now; None where a broker keeps none there.
 
-    Raises UnsupportedStoreError without the extra `rocksdb`, CorruptConfigError for a damaged database.
+    Raises UnsupportedStoreError without the extra `rocksdb`, CorruptConfigError for a damaged database;
+    with `on_damage` the error goes there.
     """
-    folder = store / ROCKSDB_STORE_DIR
-    if not had_database(folder) or not _has_content(folder):
-        return None
-    require_rocksdict(
-        folder, "timers or transactions may be in a RocksDB database", "Reading needs it alone"
-    )
-
-    def damaged(said: str) -> StoreError:
-        return CorruptConfigError(
-            folder,
-            reason=f"the database of timers and transactions cannot be read: {said}",
-            advice="Look for the folder in a copy or a replica",
-        )
-
-    with closing(open_database(str(folder), (_TIMERS, _TRANSACTIONS), damaged)) as database:
-        timers, halves = dict(database.items(_TIMERS)), dict(database.items(_TRANSACTIONS))
-    try:
+    with _reading(store, on_damage):
+        timers = _family(store, _TIMERS)
         marks = [timers.pop(name, None) for name in (_READ_TO, _FORWARDED_TO)]
-        last = halves.pop(_LAST_HALF, None)
         due = {_TIMER.unpack(value)[1]: _first_number(key) for key, value in timers.items()}
+        if due or any(marks):
+            read_to, read_time = (0 if mark is None else _first_number(mark) for mark in marks)
+            return TimersInDatabase(read_to, read_time, due)
+    return None
+
+
+def transactions_in_database(
+    store: Path, on_damage: OnDamage | None = None
+) -> TransactionsInDatabase | None:
+    """As `timers_in_database`, the transactions."""
+    with _reading(store, on_damage):
+        halves = _family(store, _TRANSACTIONS)
+        last = halves.pop(_LAST_HALF, None)
         checks = {
             _first_number(key): _TRANSACTION.unpack(value)[0] for key, value in halves.items()
         }
-        read_to, forwarded_to = (0 if mark is None else _NUMBER.unpack(mark)[0] for mark in marks)
-        last_half = -1 if last is None else _NUMBER.unpack(last)[0]
-    except struct.error as error:
-        raise damaged(f"a value of another length: {error}") from None
-    in_database = TimersInDatabase(read_to, forwarded_to, due) if due or any(marks) else None
-    return StateDatabase(in_database, checks, last_half)
+        if last is not None:
+            return TransactionsInDatabase(checks, _first_number(last))
+    return None
 
 
-def _first_number(key: bytes) -> int:
-    number: int = _NUMBER.unpack_from(key)[0]
-    return number
-
-
-def _has_content(folder: Path) -> bool:
-    """Whether something was written: a new database has a log without a byte, and no table."""
+def is_in_use(store: Path) -> bool:
+    """Whether something was written to the database: a new one has a log without a byte, and no table."""
+    folder = store / ROCKSDB_STORE_DIR
+    if not had_database(folder):
+        return False
     try:
         files = [path for path in folder.iterdir() if path.suffix in (".sst", ".log")]
         return any(os.path.getsize(path) for path in files)
     except OSError:
         return True  # who opens it says why
+
+
+@contextmanager
+def _reading(store: Path, on_damage: OnDamage | None) -> Iterator[None]:
+    try:
+        yield
+    except struct.error as error:
+        (on_damage or raise_error)(_damaged(store, f"a value of another length: {error}"))
+    except (CorruptConfigError, UnsupportedStoreError) as error:
+        (on_damage or raise_error)(error)
+
+
+def _damaged(store: Path, said: str) -> StoreError:
+    return CorruptConfigError(
+        store / ROCKSDB_STORE_DIR,
+        reason=f"the database of timers and transactions cannot be read: {said}",
+        advice="Look for the folder in a copy or a replica",
+    )
+
+
+def _family(store: Path, name: str) -> dict[bytes, bytes]:
+    folder = store / ROCKSDB_STORE_DIR
+    if not is_in_use(store):
+        return {}
+    require_rocksdict(
+        folder, "timers or transactions may be in a RocksDB database", "Reading needs it alone"
+    )
+    with closing(open_database(str(folder), (name,), partial(_damaged, store))) as database:
+        return dict(database.items(name))
+
+
+def _first_number(key: bytes) -> int:
+    number: int = _NUMBER.unpack_from(key)[0]
+    return number

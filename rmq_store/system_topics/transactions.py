@@ -30,7 +30,7 @@ from rmq_store.format.topics import (
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
-from rmq_store.system_topics.state_database import StateDatabase, read_state_database
+from rmq_store.system_topics.state_database import TransactionsInDatabase, transactions_in_database
 from rmq_store.system_topics.system_topic_rows import (
     MessageCopy,
     Row,
@@ -62,7 +62,7 @@ def transactions(store: StoreReader, on_damage: OnDamage | None = None) -> Itera
     for half, op in OP_TOPICS.items():
         database = None
         if half == ROCKSDB_HALF_TOPIC and store.queues(half):
-            database = read_state_database(store.path)
+            database = transactions_in_database(store.path, on_damage)
         rows = iter(_with_later_halves(store, half, _Ended.of(store, op, on_damage), on_damage))
         while some := list(islice(rows, _LOOKED_UP)):
             fates = _with_fates(store, some, newest, on_damage)
@@ -176,7 +176,7 @@ def _joined(rows: list[Row], ended: _Ended) -> Row:
     }
 
 
-def _asked_by(database: StateDatabase, row: Row) -> Row:
+def _asked_by(database: TransactionsInDatabase, row: Row) -> Row:
     """A row with transRocksDBEnable: the database says what the broker still asks for, and how often."""
     place = row["halfCommitLogOffset"]
     if row["state"] != OPEN:

@@ -180,7 +180,8 @@ def problem_of_times(store: StoreReader) -> str | None:
 
 
 def _usage_of_store(store: StoreReader, ranges: Sequence[QueueSlice] | None) -> Iterator[Row]:
-    if problem := problem_of_times(store):
+    # A share of Spark is not asked: its log is not the user's.
+    if ranges is None and (problem := problem_of_times(store)):
         LOG.warning("%s: %s", store.broker_name, problem)
     yield from usage_rows(store, all_ranges(store) if ranges is None else ranges)
 

@@ -53,8 +53,8 @@ TRANSACTIONS = Table(
         (
             "state",
             TEXT,
-            "open, committed, rolledBack, givenUp (in TRANS_CHECK_MAX_TIME_TOPIC), ended "
-            "(committed or rolled back), or unknown (op messages cannot be read)",
+            "open, committed, rolledBack, givenUp (in TRANS_CHECK_MAX_TIME_TOPIC, or not in the database of "
+            "transRocksDBEnable), ended (committed or rolled back), or unknown (op messages cannot be read)",
         ),
         ("producerGroup", TEXT, "property PGROUP"),
         ("topic", TEXT, "its topic (REAL_TOPIC)"),

@@ -20,7 +20,7 @@ from rmq_store.config.json_files import config_names, read_config, undecoded
 from rmq_store.config.rocksdb import GROUPS_FILE
 from rmq_store.config.topics_json import TOPICS_FILE, perm_allows_read, read_queue_count
 from rmq_store.config.without_file import effect_without
-from rmq_store.errors import CorruptConfigError, StoreError
+from rmq_store.errors import CorruptConfigError, StoreError, UnsupportedStoreError
 from rmq_store.format.byte_layout import ABORT_FILE, CHECKPOINT_FILE, CONFIG_DIR, TIMER_CHECK
 from rmq_store.format.queues import QueueId
 from rmq_store.format.record import decode_properties
@@ -36,6 +36,7 @@ from rmq_store.reading.store_reader import StoreReader
 from rmq_store.recovery.recover_store import DECODED
 from rmq_store.system_topics.delayed_messages import is_due_after_log, timers_due_after_log
 from rmq_store.system_topics.open_state import expired_unfinished
+from rmq_store.system_topics.state_database import timers_in_database, transactions_in_database
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
 from rmq_store.verify.findings import Finding, a_note, a_warning, an_error
@@ -139,10 +140,15 @@ def config_findings(store: StoreReader) -> Iterator[Finding]:
             yield a_warning("config-backup-used", path, file.problem, _BACKUP_USED)
         if doubt is not None:
             yield a_warning(doubt.code, path, doubt.meaning, doubt.advice)
-    try:
-        read_timer_check(store.path)
-    except CorruptConfigError as error:
-        yield _unreadable(error, store)
+    for read in (read_timer_check, timers_in_database, transactions_in_database):
+        try:
+            read(store.path)
+        except CorruptConfigError as error:
+            yield _unreadable(error, store)
+            return
+        except UnsupportedStoreError as error:
+            yield a_note("state-not-read", error.path or "", error.reason, error.advice or "")
+            return
 
 
 def _missing_files(store: StoreReader, names: Collection[str]) -> Iterator[Finding]:

@@ -662,6 +662,9 @@ class StoreWriter:
     def _finish(self) -> None:
         queues, ends = list(self._offsets), self._ends_before
         written = [queue for queue in queues if self._offsets.next_offset(queue) != ends.get(queue)]
+        if self.recovered is not None and not self.recovered.clean:
+            # The writer that did not close has declared nothing.
+            written = queues
         update_topics(self.path, self.dialect, written, self._declared, queues)
         before = Checkpoint.read_or_zero(self.path / CHECKPOINT_FILE)
         last = self._records.last_record

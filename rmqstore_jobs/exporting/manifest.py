@@ -45,7 +45,7 @@ class ExportedRange:
     start: int
     stop: int
     last_log_offset: int
-    last_digest: str | None
+    last_digest: str | None = None
 
     @property
     def slice(self) -> QueueSlice:

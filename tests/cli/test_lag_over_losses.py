@@ -56,6 +56,8 @@ def test_retries_wait_although_their_group_has_no_offset_in_that_topic(copy: Gol
     said = f"; {waiting} sent back in retry topics where their groups have no offset"
     for words in ([], ["--group", "g-retry"], ["--topic", queue.topic, "--topic", "retrying"]):
         assert said in call("lag", copy.path, *words).both
+    complaint_of = complaint("lag", copy.path, "--group", "g-retry", "--max-lag", "3", expect=1)
+    assert f"has no offset there, and {waiting} messages wait" in complaint_of
     for words in (["--group", "g-slow"], ["--topic", "orders"]):
         assert "sent back" not in call("lag", copy.path, *words).both
     path = Path(copy.path, "config", "consumerOffset.json")

@@ -80,9 +80,24 @@ def test_a_damaged_database_is_an_error_and_keeps_no_message_back(
     for path in Path(store.path, "rocksdbstore").glob("*.sst"):
         path.write_bytes(b"\xff" * 50)
     assert CorruptConfigError.code in call(command, store.path).stderr
+    assert "error   config-unreadable: " in run("verify", store.path, expect=1)
     report = salvage(store.path, tmp_path / "new")
     assert any("the database of timers" in said for said in report.config_unread)
     assert report.topics["t"] == 4
+
+
+@pytest.mark.parametrize("name", [OPEN, POPPED])
+def test_without_the_library_what_is_there_is_named(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack_state(name, tmp_path)
+    monkeypatch.setattr("rmq_store.files.rocksdb.find_spec", lambda _: None)
+    said = run("salvage", store.path, "--to", str(tmp_path / "new"), expect=1)
+    assert "not carried over: [RMQSTORE_UNSUPPORTED_STORE]" in said
+    if name == OPEN:
+        assert "state-not-read" in run("verify", store.path)
+        for command in ("scheduled", "transactions"):
+            assert "pip install 'rmqstore[rocksdb]'" in run(command, store.path, expect=2)
 
 
 def test_what_was_popped_comes_again_from_a_salvaged_store(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -426,3 +427,22 @@ def test_settings_of_topics_that_are_not_written_stay(copy: GoldenStore) -> None
     assert (numbers["orders"], numbers["retrying"], numbers["new"]) == ((4, 2), (1, 1), (2, 2))
     assert "payments" not in after
     assert {**after, "new": None} == {**table, "new": None}
+
+
+def test_topics_of_a_writer_that_did_not_close_are_declared_by_the_next(tmp_path: Path) -> None:
+    store, crashed = tmp_path / "store", tmp_path / "crashed"
+    with MessageStore.create(store, SMALL) as writer:
+        writer.append(message(queueId=0))
+    with MessageStore.append_to(store, SMALL) as writer:
+        writer.append(message(queueId=3))
+        writer.append(message(topic="other"))
+        writer.flush()
+        shutil.copytree(store, crashed)
+    with MessageStore.append_to(crashed, SMALL) as writer:
+        writer.append(message(topic="last"))
+    after = read_topic_configs(crashed)
+    assert {topic: after[topic]["readQueueNums"] for topic in ("orders", "other", "last")} == {
+        "orders": 4,
+        "other": 1,
+        "last": 1,
+    }
