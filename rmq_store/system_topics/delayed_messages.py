@@ -259,11 +259,8 @@ class TimerFiles:
         """The state of a timer message; None if the timer is done with it."""
         check, due = self.check, row["dueTimestamp"]
         if self.database is not None and row["queueOffset"] < self.database.queue_offset:
-            return (
-                WAITING
-                if self.database.waits(row["commitLogOffset"]) or self._wheel_has(row)
-                else None
-            )
+            waits = self.database.waits(row["commitLogOffset"]) or self._wheel_has(row)
+            return WAITING if waits else None
         if check is None or row["queueOffset"] >= check.queue_offset:
             return WAITING  # the timer has not read it yet
         if self._time_of(row) is not None:
@@ -399,9 +396,7 @@ class LaterTimerRecords:
         """Add a message, if it was stored again. Rows come in the order of the queue."""
         if row["rollTimes"]:
             self._put_off.setdefault(PostponedTimer.of(row), deque()).append(row["commitLogOffset"])
-        elif (
-            row["rollLabel"] and row["uniqKey"]
-        ):  # with timerRocksDBEnable, where these name a message
+        elif row["rollLabel"] and row["uniqKey"]:  # with timerRocksDBEnable
             self._rolled[name_in_database(row)] = row["commitLogOffset"]
 
     def was_postponed(self, row: Row) -> bool:
