@@ -46,16 +46,15 @@ def update_topics(
     others: Iterable[QueueId] = (),
 ) -> None:
     """Add the topics of `queues` and those in `declared` to topics.json; keep existing ones, and let
-    consumers read the queues. `others` are added where there is no topics.json.
+    consumers read the queues. `others` of a topic that is added are read too; without a topics.json all are.
 
     System topics are skipped: the broker creates them.
     """
     before = read_config(root, TOPICS_FILE, undecoded)
-    if before is None:
-        queues = [*queues, *others]
     table = {} if before is None else dict(decode_topics(before.path, before.content))
     counts: dict[str, int] = {}
-    for topic, queue_id in queues:
+    new = {queue.topic for queue in queues}.difference(table)
+    for topic, queue_id in (*queues, *(q for q in others if before is None or q.topic in new)):
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not is_system_topic(topic):
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic in {**counts, **declared}:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from rmq_store.commitlog.walk import current_end
 from rmq_store.config.consumer_offsets import (
     ConsumerOffsets,
     committed_offsets,
@@ -197,10 +196,14 @@ class Consumers(NamedTuple):
         return GroupOutcome(group, state, retries, *queue, offset, self.written, until)
 
     def _is_after_end(self, queue: QueueId, offset: int) -> bool:
-        queues, (_, end) = self.store.snapshot().queues, self.store.log_range()
+        """Whether an offset is after the end of a queue as it is now, when the file of offsets is read."""
+        queues, pinned = self.store.snapshot().queues, self.store.pinned()
         if queue not in queues or offset <= queues[queue].max_offset:
             return False
-        return current_end(self.store.log, end) <= end  # else a broker stored more meanwhile
+        with StoreReader.open(
+            pinned.path, config=pinned.config, storage_options=pinned.storage_options
+        ) as now:
+            return queue in now.snapshot().queues and offset > now.max_offset(*queue)
 
 
 def _is_delayed(record: HistoryRecord) -> bool:

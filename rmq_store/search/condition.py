@@ -16,7 +16,6 @@ from itertools import pairwise
 from operator import and_
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
@@ -25,9 +24,8 @@ from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_definitions import TIMESTAMP
 from rmq_store.errors import is_utf8
 from rmq_store.files.parallel import looked_up_in_parallel
-from rmq_store.format.queues import Entry, QueueId, QueueSlice
+from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import log_offsets_of_ids
-from rmq_store.format.topics import LMQ_PREFIX
 from rmq_store.index.index_writer import indexed_word
 from rmq_store.reading.query import is_plain_tag
 from rmq_store.reading.store_reader import StoreReader
@@ -111,7 +109,6 @@ class _Narrowing:
         self._condition, self._store, self._view = condition, store, view
         self._ordered = [name for name in _IN_ORDER if name in condition.named]
         self._values: dict[tuple[str, QueueId, int], int | None] = {}
-        self._entries: dict[tuple[QueueId, int], Entry] = {}  # not yet held against their records
 
     def of(self, ranges: Sequence[QueueSlice]) -> list[QueueSlice]:
         """The parts of `ranges` that can have a message that matches, in their order."""
@@ -188,38 +185,26 @@ class _Narrowing:
         unknown = [place for place in dict.fromkeys(places) if place not in self._values]
         at_once = self._store.log.chain.cost.looks_at_once
         self._values |= looked_up_in_parallel(lambda place: self._value(*place), unknown, at_once)
-        if self._entries:
-            self._forget_damaged_entries()
 
     def _value(self, name: str, queue: QueueId, offset: int) -> int | None:
         if name == "queueOffset":
             return offset
         if name == "storeTimestamp":
             return self._view.store_time(queue, offset)
-        entry = self._view.entry_at(queue, offset)
-        if entry is None:
-            return None
-        if self._view.is_in_log(queue) and not self._store.view.is_batch(queue):
-            self._entries[queue, offset] = entry
-        return entry.log_offset
+        return self._place(queue, offset)
 
-    def _forget_damaged_entries(self) -> None:
-        """Forget the places of entries whose record does not name them: a damaged one would bound messages
-        that it does not. Light queues list records of others."""
-        places, entries = [*self._entries], [*self._entries.values()]
-        self._entries = {}
-        own: set[tuple[QueueId, int]] = set()
-        log_offsets, sizes = (
-            np.array(column, dtype=np.int64) for column in zip(*entries, strict=True)
-        )
-        for rows, headers in self._store.log.whole_headers(log_offsets, sizes):
-            names = zip(headers.queue_id.tolist(), headers.queue_offset.tolist(), strict=True)
-            for row, name in zip(rows.tolist(), names, strict=True):
-                queue, offset = places[row]
-                if name == (queue.queue_id, offset) or queue.topic.startswith(LMQ_PREFIX):
-                    own.add((queue, offset))
-        for queue, offset in set(places) - own:
-            self._values["commitLogOffset", queue, offset] = None
+    def _place(self, queue: QueueId, offset: int) -> int | None:
+        """The log offset of an entry; None without one. Where it is not in the order of those beside it, it
+        is damaged, and one of them bounds the same messages."""
+        entries = (self._view.entry_at(queue, at) for at in (offset - 1, offset, offset + 1))
+        before, own, after = (None if entry is None else entry.log_offset for entry in entries)
+        if own is None:
+            return None
+        if before is None:
+            return own if after is None or own <= after else after
+        if before <= own and (after is None or own <= after):
+            return own
+        return before if after is None or before <= after else own
 
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -206,8 +206,11 @@ def select_ranges(
 def extended_ranges(
     store: StoreReader, selection: Selection, ranges: Sequence[QueueSlice]
 ) -> tuple[QueueSlice, ...]:
-    """The ranges of `select_ranges`, each with the messages beside it that the times for all queues select,
-    as where the broker's clock was set back by up to CLOCK_SLACK_MS. Reads heads of records there."""
+    """The ranges of `select_ranges`, and those of messages beside them that the times for all queues select,
+    as where the broker's clock was set back by up to CLOCK_SLACK_MS. Reads heads of records there. None where
+    queues have offsets or times of their own."""
+    if any(by_queue.numbers for _, by_queue in given_offsets_and_times(selection)):
+        return tuple(ranges)
     beside: list[QueueSlice] = []
     for range_, wide in zip(ranges, select_ranges(store, selection, CLOCK_SLACK_MS), strict=True):
         beside += [wide.cut(wide.start, range_.start), wide.cut(range_.stop, wide.stop)]
@@ -218,20 +221,12 @@ def extended_ranges(
         "unwrap_batches": True,
         "on_damage": ignore_damage,
     }
-    found: dict[QueueId, list[int]] = {}
+    in_time: list[QueueSlice] = []
     for batch in store.read_slices([part for part in beside if len(part)], columns=columns, **how):
         batch = batch.filter(pa.array(stored_in_time(batch, *selection.times)))
-        for topic, queue_id, offset in zip(
-            *(batch[name].to_pylist() for name in columns[:3]), strict=True
-        ):
-            found.setdefault(QueueId(topic, queue_id), []).append(offset)
-    extended = []
-    for range_ in ranges:
-        offsets = found.get(range_.queue, [])
-        first = min((range_.start, *(offset for offset in offsets if offset < range_.start)))
-        stop = max((range_.stop, *(offset + 1 for offset in offsets if offset >= range_.stop)))
-        extended.append(QueueSlice(range_.queue, first, stop))
-    return tuple(extended)
+        places = zip(*(batch[name].to_pylist() for name in columns[:3]), strict=True)
+        in_time += [QueueSlice(QueueId(*queue), at, at + 1) for *queue, at in places]
+    return tuple(sorted((*ranges, *joined_ranges(in_time))))
 
 
 def first_offsets(store: StoreReader, selection: Selection) -> dict[QueueId, int]:

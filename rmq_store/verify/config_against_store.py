@@ -29,6 +29,7 @@ from rmq_store.format.topics import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANSACTION_GROUP,
+    is_group_of_broker,
     is_system_topic,
 )
 from rmq_store.markers import Checkpoint, read_timer_check
@@ -140,15 +141,16 @@ def config_findings(store: StoreReader) -> Iterator[Finding]:
             yield a_warning("config-backup-used", path, file.problem, _BACKUP_USED)
         if doubt is not None:
             yield a_warning(doubt.code, path, doubt.meaning, doubt.advice)
+    said: set[str | None] = set()
     for read in (read_timer_check, timers_in_database, transactions_in_database):
         try:
             read(store.path)
-        except CorruptConfigError as error:
-            yield _unreadable(error, store)
-            return
-        except UnsupportedStoreError as error:
-            yield a_note("state-not-read", error.path or "", error.reason, error.advice or "")
-            return
+        except (CorruptConfigError, UnsupportedStoreError) as error:
+            if error.path not in said and isinstance(error, CorruptConfigError):
+                yield _unreadable(error, store)
+            elif error.path not in said:
+                yield a_note("state-not-read", error.path or "", error.reason, error.advice or "")
+            said.add(error.path)
 
 
 def _missing_files(store: StoreReader, names: Collection[str]) -> Iterator[Finding]:
@@ -383,8 +385,9 @@ def _are_consumed(store: StoreReader, topic: str, queue_ids: Collection[int]) ->
     """Whether groups have offsets in a topic, and all of them are at the ends of these queues."""
     tables: list[Mapping[int, int]] = []
     with suppress(CorruptConfigError):
-        groups = store.consumer_offsets().values()
-        tables = [topics[topic] for topics in groups if topic in topics]
+        groups = store.consumer_offsets().items()
+        users = (topics for group, topics in groups if not is_group_of_broker(group))
+        tables = [topics[topic] for topics in users if topic in topics]
     ends = {number: store.max_offset(topic, number) for number in queue_ids}
     return bool(tables) and all(
         table.get(number, 0) == end for table in tables for number, end in ends.items()

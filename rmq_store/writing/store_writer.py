@@ -471,7 +471,7 @@ class StoreWriter:
                 raise InvalidArgumentError(self.path, reason=reason)
             self._dispatcher.batch_topics.add(topic)
             # A recovery, which may come before the first batch queue, must know it too.
-            update_topics(self.path, self.dialect, [], {topic: settings})
+            update_topics(self.path, self.dialect, [], {topic: settings}, list(self._offsets))
 
     # --- appending ----------------------------------------------------------------------------------
 

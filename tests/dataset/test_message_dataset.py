@@ -347,6 +347,21 @@ def test_a_damaged_entry_does_not_bound_the_messages_before_it(copy: GoldenStore
             assert dataset.count_rows(F("commitLogOffset") == places[at]) == 1
 
 
+def test_a_missing_file_of_the_log_keeps_no_message_of_another_back(copy: GoldenStore) -> None:
+    files = sorted(Path(copy.path, "commitlog").iterdir())
+    gap = range(int(files[1].name), int(files[2].name))
+    files[1].unlink()
+    with copy.open() as opened:
+        dataset = opened.messages(["orders"], [0])
+        places = opened.entries(QueueId("orders", 0), 0, 1 << 10).log_offset.tolist()
+    answered = 0
+    for place in places[:: len(places) // 20]:
+        if all(abs(place - at) > 1 << 16 for at in (gap.start, gap.stop)) and place not in gap:
+            assert dataset.count_rows(F("commitLogOffset") == place) == 1
+            answered += 1
+    assert answered > 5
+
+
 def test_damage_is_our_error_and_never_fewer_rows(copy: GoldenStore) -> None:
     rows = listed(copy)
     record = flip_body(copy, "orders")

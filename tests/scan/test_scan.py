@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import pickle
 import shutil
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.errors import CorruptRecordError, OtherStoreError
 from rmq_store.scan.parse_options import parse_options
-from rmq_store.scan.scan import Scan
+from rmq_store.scan.scan import Scan, pinned_scan
 from tests.support.damage import flip_body
 from tests.support.golden import Golden, in_a_queue, unpack
 
@@ -64,3 +66,28 @@ def test_an_error_that_no_mode_passes_advises_none(golden: Golden, tmp_path: Pat
     with pytest.raises(OtherStoreError) as failed:
         list(scan.read(task))
     assert "mode=" not in str(failed.value)
+
+
+def test_ranges_that_a_job_extends_keep_the_limits_of_queues(tmp_path: Path) -> None:
+    """The clock was set back after message 2; jobs take what other reads find within five minutes."""
+    start, minute, store = 1_700_000_000_000, 60_000, str(tmp_path / "store")
+    times = [start + n * minute for n in range(20)]
+    times[2] = start + 11 * minute
+    with MessageStore.create(store) as writer:
+        for time in times:
+            writer.append({"topic": "t", "queueId": 0, "body": b"", "storeTimestamp": time})
+
+    def range_of(**options: object) -> list[tuple[int, int]]:
+        given = {"path": store, **{name: str(value) for name, value in options.items()}}
+        return [(part.start, part.stop) for part in pinned_scan(parse_options(given)).ranges]
+
+    since = start + 10 * minute
+    assert range_of(startingTimestamp=since, endingTimestamp=start + 15 * minute) == [
+        (2, 3),
+        (10, 15),
+    ]
+    times_of_queue = json.dumps({"t": {"0": since}})
+    assert range_of(
+        endingTimestamp=start + 15 * minute, startingOffsetsByTimestamp=times_of_queue
+    ) == [(10, 15)]
+    assert range_of(startingTimestamp=since, endingOffsets=json.dumps({"t": {"0": 3}})) == []

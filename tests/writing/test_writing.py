@@ -427,6 +427,10 @@ def test_settings_of_topics_that_are_not_written_stay(copy: GoldenStore) -> None
     assert (numbers["orders"], numbers["retrying"], numbers["new"]) == ((4, 2), (1, 1), (2, 2))
     assert "payments" not in after
     assert {**after, "new": None} == {**table, "new": None}
+    with MessageStore.append_to(copy.path) as writer:
+        writer.append({"topic": "payments", "queueId": 0, "body": b"x"})
+        queues = len(writer.queues("payments"))
+    assert read_topic_configs(copy.path)["payments"]["readQueueNums"] == queues > 1
 
 
 def test_topics_of_a_writer_that_did_not_close_are_declared_by_the_next(tmp_path: Path) -> None:

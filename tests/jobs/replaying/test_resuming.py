@@ -144,6 +144,26 @@ def test_a_replay_does_not_go_on_where_the_end_of_the_log_was_written_again(tmp_
         run(None, one)
 
 
+def test_a_replay_of_a_range_of_times_goes_on_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    """A message that was stored before the others of the range is in it too."""
+    start, source = 1_700_000_000_000, tmp_path / "source"
+    times = [start + n * 1000 for n in range(600)]
+    times[100] = times[400]
+    with MessageStore.create(source, {"mappedFileSizeCommitLog": 1 << 20}) as writer:
+        for number, time in enumerate(times):
+            body = b"%05d" % number
+            writer.append({"topic": "t", "queueId": 0, "body": body, "storeTimestamp": time})
+    one = ReplaySpec(
+        str(source), since=str(times[300]), to_store=str(tmp_path / "new"), wave_bytes=10_000
+    )
+    assert run(None, one, lambda: True).stopped_by == "stopped on request"
+    last = run(None, one)
+    assert (last.ok, last.resumed) == (True, True)
+    with MessageStore.open(tmp_path / "new") as new:
+        bodies = new.read_batches("t", columns=["body"]).read_all()["body"].to_pylist()
+    assert bodies == [b"%05d" % number for number in (100, *range(300, 600))]
+
+
 def test_an_unfinished_replay_is_not_mixed_with_another(clean: GoldenStore, tmp_path: Path) -> None:
     asked = spec(clean, to_store=str(tmp_path / "new"), wave_bytes=100_000)
     run(None, asked, lambda: True)
