@@ -120,7 +120,9 @@ def _family(store: Path, name: str) -> dict[bytes, bytes]:
     if not is_in_use(store):
         return {}
     require_rocksdict(
-        folder, "timers or transactions may be in a RocksDB database", "Reading needs it alone"
+        folder,
+        "timers or transactions may be in a RocksDB database",
+        "Messages are read without it",
     )
     with closing(open_database(str(folder), (name,), partial(_damaged, store))) as database:
         return dict(database.items(name))
