@@ -191,20 +191,8 @@ class _Narrowing:
             return offset
         if name == "storeTimestamp":
             return self._view.store_time(queue, offset)
-        return self._place(queue, offset)
-
-    def _place(self, queue: QueueId, offset: int) -> int | None:
-        """The log offset of an entry; None without one. Where it is not in the order of those beside it, it
-        is damaged, and one of them bounds the same messages."""
-        entries = (self._view.entry_at(queue, at) for at in (offset - 1, offset, offset + 1))
-        before, own, after = (None if entry is None else entry.log_offset for entry in entries)
-        if own is None:
-            return None
-        if before is None:
-            return own if after is None or own <= after else after
-        if before <= own and (after is None or own <= after):
-            return own
-        return before if after is None or before <= after else own
+        entry = self._view.entry_at(queue, offset)
+        return None if entry is None else entry.log_offset
 
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import shutil
-import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -327,39 +326,6 @@ def test_columns_of_the_queues_leave_the_log_closed(copy: GoldenStore) -> None:
     assert rows_of("SELECT count(*) FROM dataset", dataset) == [(expected,)]
     with pytest.raises(StoreError):
         dataset.to_table(columns=["keys"])
-
-
-def test_a_damaged_entry_does_not_bound_the_messages_before_it(copy: GoldenStore) -> None:
-    """It leads to the record of another entry, and is where a part of the queue begins."""
-    entry = struct.Struct(">q")
-    with copy.open() as opened:
-        entries = opened.entries(QueueId("orders", 0), 0, 128)
-    places = entries.log_offset.tolist()
-    files = Path(copy.path, "consumequeue/orders/0")
-    for at in (32, 64, 96):
-        with open(files / f"{at // 100 * 2000:020}", "r+b") as file:
-            file.seek(at % 100 * 20)
-            file.write(entry.pack(places[at - 16]))
-    with copy.open() as opened:
-        dataset = opened.messages(["orders"], [0], on_damage=lambda error: None)
-    for at in range(17, 96):
-        if at % 32:
-            assert dataset.count_rows(F("commitLogOffset") == places[at]) == 1
-
-
-def test_a_missing_file_of_the_log_keeps_no_message_of_another_back(copy: GoldenStore) -> None:
-    files = sorted(Path(copy.path, "commitlog").iterdir())
-    gap = range(int(files[1].name), int(files[2].name))
-    files[1].unlink()
-    with copy.open() as opened:
-        dataset = opened.messages(["orders"], [0])
-        places = opened.entries(QueueId("orders", 0), 0, 1 << 10).log_offset.tolist()
-    answered = 0
-    for place in places[:: len(places) // 20]:
-        if all(abs(place - at) > 1 << 16 for at in (gap.start, gap.stop)) and place not in gap:
-            assert dataset.count_rows(F("commitLogOffset") == place) == 1
-            answered += 1
-    assert answered > 5
 
 
 def test_damage_is_our_error_and_never_fewer_rows(copy: GoldenStore) -> None:
