@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from numbers import Integral
@@ -81,7 +81,7 @@ class PinnedStore:
     config: StoreConfig
     snapshot: StoreSnapshot
     release: str | None = None
-    storage_options: Mapping[str, str] | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)  # may hold secrets
     listing: Listing | None = None
 
     def open(self) -> StoreReader:
