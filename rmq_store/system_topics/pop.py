@@ -13,15 +13,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmq_store.arrow import compute as pc
 from rmq_store.config.consumer_offsets import popped_in_order
-from rmq_store.errors import CorruptConfigError, StoreError
-from rmq_store.files.rocksdb import had_database, open_database, require_rocksdict
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.topics import (
     DLQ_PREFIX,
@@ -33,6 +30,7 @@ from rmq_store.format.topics import (
 from rmq_store.reading.query import OnDamage
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges, newest_time
+from rmq_store.system_topics.state_database import damaged_database, items_of
 from rmq_store.system_topics.system_topic_rows import (
     MessageCopy,
     Row,
@@ -266,30 +264,18 @@ def popped_in_database(store: StoreReader) -> Iterator[tuple[GroupQueue, int, Po
 
     Raises UnsupportedStoreError without the extra `rocksdb`, CorruptConfigError for a damaged database.
     """
-    folder = Path(store.path) / _DATABASE
-    if not had_database(folder):
-        return
-
-    def damaged(said: str) -> StoreError:
-        return CorruptConfigError(
-            folder,
-            reason=f"the database of popped messages cannot be read: {said}",
-            advice="Look for the folder in a copy or a replica",
-        )
-
-    require_rocksdict(folder, "popped messages are in a RocksDB database", "Reading needs it alone")
-    with closing(open_database(str(folder), (_FAMILY,), damaged)) as database:
-        for _, value in database.items(_FAMILY):
-            try:
-                content = json.loads(value)
-                group, form = _text(content["groupId"]), _RETRY_FORMS[content["retryFlag"]]
-                topic = form.format(group=group, topic=_text(content["topicId"]))
-                key = group, QueueId(topic, _number(content["queueId"]))
-                time, until = map(_number, (content["popTime"], content["invisibleTime"]))
-                offset = _number(content["offset"])
-            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-                raise damaged(f"{value[:60]!r}: {error}") from None
-            yield key, offset, PoppedMessage(offset, time, time, time + until)
+    folder, what = Path(store.path) / _DATABASE, "popped messages"
+    for _, value in items_of(folder, _FAMILY, what):
+        try:
+            content = json.loads(value)
+            group, form = _text(content["groupId"]), _RETRY_FORMS[content["retryFlag"]]
+            topic = form.format(group=group, topic=_text(content["topicId"]))
+            key = group, QueueId(topic, _number(content["queueId"]))
+            time, until = map(_number, (content["popTime"], content["invisibleTime"]))
+            offset = _number(content["offset"])
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise damaged_database(folder, what, f"{value[:60]!r}: {error}") from None
+        yield key, offset, PoppedMessage(offset, time, time, time + until)
 
 
 def _with_records(

@@ -1,8 +1,8 @@
-"""What a broker keeps of timers and transactions in the database `rocksdbstore/`, since 5.4.0.
+"""What a broker keeps of timers, transactions and popped messages in databases of RocksDB.
 
-With timerRocksDBEnable the timers that wait, with transRocksDBEnable the transactions whose producers it
-asks (MessageRocksDBStorage). It writes timers every five minutes, and when it stops: after a crash it reads
-its timer topic again.
+In `rocksdbstore/`, since 5.4.0, with timerRocksDBEnable the timers that wait, with transRocksDBEnable the
+transactions whose producers it asks (MessageRocksDBStorage). It writes timers after minutes: what is lost
+in a crash it reads again from its timer topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmq_store.files.rocksdb import had_database, open_database, require_rocksdi
 from rmq_store.format.byte_layout import ROCKSDB_STORE_DIR
 from rmq_store.reading.query import OnDamage, raise_error
 
-_TIMERS, _TRANSACTIONS = "timer", "trans"
+_TIMERS, _TRANSACTIONS, _WHAT = "timer", "trans", "timers and transactions"
 _READ_TO, _FORWARDED_TO = b"sys_topic_scan_offset_checkpoint", b"timeline_checkpoint"
 _LAST_HALF = b"lastOffsetPy"
 _NUMBER = struct.Struct(">q")
@@ -102,30 +102,36 @@ def _reading(store: Path, on_damage: OnDamage | None) -> Iterator[None]:
     try:
         yield
     except struct.error as error:
-        (on_damage or raise_error)(_damaged(store, f"a value of another length: {error}"))
+        said = f"a value of another length: {error}"
+        (on_damage or raise_error)(damaged_database(store / ROCKSDB_STORE_DIR, _WHAT, said))
     except (CorruptConfigError, UnsupportedStoreError) as error:
         (on_damage or raise_error)(error)
 
 
-def _damaged(store: Path, said: str) -> StoreError:
+def _family(store: Path, name: str) -> dict[bytes, bytes]:
+    return dict(items_of(store / ROCKSDB_STORE_DIR, name, _WHAT)) if is_in_use(store) else {}
+
+
+def items_of(folder: Path, family: str, what: str) -> list[tuple[bytes, bytes]]:
+    """Keys and values of a family of the database in a folder; none where there is none. `what`: it has.
+
+    Raises UnsupportedStoreError without the extra `rocksdb`, CorruptConfigError for a damaged database.
+    """
+    if not had_database(folder):
+        return []
+    require_rocksdict(folder, f"{what} may be in a database", "Messages are read without it")
+    damaged = partial(damaged_database, folder, what)
+    with closing(open_database(str(folder), (family,), damaged)) as database:
+        return database.items(family)
+
+
+def damaged_database(folder: Path, what: str, said: str) -> StoreError:
+    """The error for a database that cannot be read, of what is `said` to be wrong."""
     return CorruptConfigError(
-        store / ROCKSDB_STORE_DIR,
-        reason=f"the database of timers and transactions cannot be read: {said}",
+        folder,
+        reason=f"the database of {what} cannot be read: {said}",
         advice="Look for the folder in a copy or a replica",
     )
-
-
-def _family(store: Path, name: str) -> dict[bytes, bytes]:
-    folder = store / ROCKSDB_STORE_DIR
-    if not is_in_use(store):
-        return {}
-    require_rocksdict(
-        folder,
-        "timers or transactions may be in a RocksDB database",
-        "Messages are read without it",
-    )
-    with closing(open_database(str(folder), (name,), partial(_damaged, store))) as database:
-        return dict(database.items(name))
 
 
 def _first_number(key: bytes) -> int:
