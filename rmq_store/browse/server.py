@@ -20,8 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq_store.browse.page import Page, PageRequest, address, readable_text
-from rmq_store.browse.pages import FORMS, PAGES
+from rmq_store.browse.pages import FORMS, PAGES, Page, PageRequest, address, readable_text
 from rmq_store.errors import LOG, InvalidArgumentError, StoreError
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.report.page import drawn_plots, template_environment

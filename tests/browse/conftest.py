@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup, Tag
 
-from rmq_store.browse.page import address
+from rmq_store.browse.pages import address
 from rmq_store.browse.server import HOST, Dashboard, loopback_socket, server_of
 from rmq_store.report.section import NamedStore
 from rmq_store.store import MessageStore

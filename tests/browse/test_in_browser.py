@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rmq_store.browse.page import address
+from rmq_store.browse.pages import address
 from tests.browse.conftest import Site
 from tests.live.support.browser import (
     LEAST_CONTRAST,

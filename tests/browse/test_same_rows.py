@@ -11,7 +11,7 @@ import pytest
 from bs4 import Tag
 
 from rmq_store.browse import pages
-from rmq_store.browse.page import messages_in, newest_slices, ranges_before
+from rmq_store.browse.pages import messages_in, newest_slices, ranges_before
 from rmq_store.errors import StoreError
 from rmq_store.search.selection import Search, ranges_in_store
 from rmq_store.tables import TABLES_OF_A_STORE
