@@ -299,6 +299,12 @@ class QueueFiles:
         held = self.chain.held(unit, unit + _LAST_LOOK, width)
         return any(self.chain.read(first * width, last * width).any() for first, last in held)
 
+    def ends_with_empty_file(self, unit: int) -> bool:
+        """Whether the last file begins at `unit`, the one after the last, or later: it has zeros, as a loss
+        of power leaves it. A broker takes the first for an entry (ConsumeQueue#truncateDirtyLogicFiles)."""
+        segments = self.chain.segments
+        return bool(segments) and segments[-1].base >= unit * self.dtype.itemsize
+
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the end of the first filled run."""
         count = min(self.units_per_file, segment.size // self.dtype.itemsize)

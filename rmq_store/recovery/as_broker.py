@@ -137,6 +137,7 @@ class BrokerQueue:
         self.position = size  # how far the last file is filled
         self.max_physic_offset = -1
         self.min_logic_offset = 0
+        self.has_empty_entry = False  # the last unit is of zeros
 
     def load(self) -> None:
         """Load the existing files."""
@@ -202,6 +203,7 @@ class BrokerQueue:
                 self.position = self.size
                 continue
             stops = ~self._sound(units) | (units["log_offset"] >= log_end)
+            self.has_empty_entry = bool(not self._sound(units[:1])[0])
             stops[0] = False
             wrong = np.flatnonzero(stops)
             count = int(wrong[0]) if len(wrong) else len(units)
@@ -438,6 +440,8 @@ class BrokerRecovery:
             left = broker_queue.count_stale_units(end)
             if left:
                 report.entries_left[queue] = left
+            if broker_queue.has_empty_entry:
+                report.empty_entries.append(queue)
         self.log.chain.close()
         report.files, report.seconds = self.changes.net_changes, time.monotonic() - begun
         return report

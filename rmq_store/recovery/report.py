@@ -125,6 +125,8 @@ class RecoveryReport:
     # Topics: those of units with a batch, and of inner batches in a RocksDB database.
     batch_topics: set[str] = field(default_factory=set, repr=False)
     inner_batches: set[str] = field(default_factory=set, repr=False)
+    # Queues at whose end a broker lists an entry of zeros, which leads to no record.
+    empty_entries: list[QueueId] = field(default_factory=list, repr=False)
 
     @property
     def bytes_cut(self) -> int:

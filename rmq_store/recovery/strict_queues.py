@@ -48,7 +48,7 @@ class _Queue:
     end: int = 0  # the queueOffset after unit `at - 1`
     first: int | None = None  # the queueOffset of the first entry that was added
     kept: int = 0  # the unit after those that were there before
-    loose: bool = False  # bytes that are no entry follow the last one
+    loose: bool = False  # bytes that are no entry follow the last one, or a file without any
     ext: QueueExt | None = None
 
     @property
@@ -92,7 +92,8 @@ class QueueRecovery:
             last = files.entries(max(first, at - files.units_per_file), at)
             if not last.points_to_record.any():
                 at = first  # only filler remains: a broker would never add to such a queue
-        state = _Queue(queue, files, batch, at, stop, loose=files.has_bytes_after(stop), ext=ext)
+        loose = files.has_bytes_after(stop) or files.ends_with_empty_file(stop)
+        state = _Queue(queue, files, batch, at, stop, loose=loose, ext=ext)
         self._note_end(state)
         here = files.unit_or_none(at) if at < stop else None  # none in a missing file
         if here is not None and sum(here) > self._log_end:

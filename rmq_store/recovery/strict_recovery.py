@@ -91,7 +91,11 @@ def refuse_unclean(log: CommitLog, folders: QueueFolders, snapshot: StoreSnapsho
     _refuse_tail(log, snapshot.log_end)
     for queue, state in snapshot.queues.items():
         files = folders.files(queue, batch=state.batch)
-        if state.tail is not None or files.find_end_unit() > state.file_stop:
+        stop = files.find_end_unit()
+        if files.ends_with_empty_file(stop):
+            last = files.chain.segments[-1].path
+            raise _unclean(last, reason=f"the last file of queue {queue.name} has no entry")
+        if state.tail is not None or stop > state.file_stop:
             raise _unclean(
                 folders.root,
                 reason=f"queue {queue.name} and the log do not end together",

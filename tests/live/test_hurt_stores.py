@@ -14,7 +14,7 @@ from rmq_store.admin.retention import apply_retention, plan_retention
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError, StoreError
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.recovery import plan_recovery
+from rmq_store.recovery import plan_recovery, recover
 from rmq_store.recovery.recover_store import broker_start
 from rmq_store.report.store_report import store_report
 from rmq_store.testing.live_broker.broker_files import DISK_GUARD, topics_on_disk
@@ -99,6 +99,22 @@ def test_a_broker_does_what_the_verdict_says(case: str, tmp_path: Path) -> None:
     ends = {queue: len(records) for queue, records in store.by_queue.items()}
     served = [(row["topic"], row["queueId"], row["queueOffset"]) for row in rows]
     assert Counter(row[:2] for row in served if row[2] < ends[QueueId(*row[:2])]) == expected
+
+
+def test_a_consumer_stops_at_a_file_of_zeros_until_a_recovery_deletes_it(tmp_path: Path) -> None:
+    need_jars(RELEASE)
+    store = unpack(f"clean-{RELEASE}", tmp_path)
+    INJURIES["queue last of zeros"](Path(store.path))
+    broker = boot_copy(Path(store.path), tmp_path / "hurt", RELEASE, settings_of(store))
+    with broker, pytest.raises(BrokerFailed):
+        read_all(broker, ["orders"])
+    recover(store.path, store.conf)
+    with boot_copy(Path(store.path), tmp_path / "run", RELEASE, settings_of(store)) as broker:
+        rows = read_all(broker, ["orders"])
+    expected = [r for r in store.truth if r["topic"] == "orders" and in_a_queue(r)]
+    assert {(row["queueId"], row["queueOffset"]) for row in rows} == {
+        (record["queueId"], record["queueOffset"]) for record in expected
+    }
 
 
 @pytest.mark.parametrize(

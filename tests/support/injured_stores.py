@@ -57,6 +57,15 @@ def cut(which: Callable[[Path], Path], size: int) -> Injury:
     return lambda store: truncate(which(store), size)
 
 
+def of_zeros(which: Callable[[Path], Path]) -> Injury:
+    """As a loss of power leaves a file whose size was on the disk, and whose pages were not."""
+    return lambda store: write_zeros(which(store))
+
+
+def write_zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 def without(which: Callable[[Path], Path]) -> Injury:
     return lambda store: which(store).unlink()
 
@@ -94,6 +103,7 @@ _OF_FILES: dict[str, Injury] = {
     "queue middle cut": cut(queue(0), 500),
     "queue middle missing": without(queue(1)),
     "queue last missing": without(queue(-1)),
+    "queue last of zeros": of_zeros(queue(-1)),
     "consumequeue missing": without_folder("consumequeue"),
     "batch queue cut": cut(batch, 500),
     "batch queue missing": without_folder("batchconsumequeue"),
