@@ -69,7 +69,8 @@ class Verdict:
     `unlisted`: messages of the log that no consumer gets; `moved`: those that a queue lists at another queue
     offset than their own. `starts`: whether a broker starts on it; None if one has it open, the log grew, the
     files are not on this host, or the store has RocksDB or is in DLedger mode.
-    `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues.
+    `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues, those too
+    that queues list after the log's end.
     """
 
     state: str
@@ -167,17 +168,14 @@ def verdict_of(
     for finding in findings:
         if finding.severity is not Severity.NOTE:
             wrong[finding.code] += finding.count
-    end, lost = store.log_range()[1], dict(lost)
+    end, lost, after = store.log_range()[1], dict(lost), _messages_after_log(store)
     ranges = list(damage)
     if wrong.keys() & {*LOST_END}:
         ranges.append((end, end))
-        for queue, units in store.opening.after_log.items():
-            first = store.view.state(queue).file_stop
-            entries = store.view.files(queue).entries(first, first + units)
-            lost[queue] = lost.get(queue, 0) + int(entries.count.sum())
+        lost.update(Counter(lost) + after)
     refusals = () if start is None else start.refusals
     state = DAMAGED if ranges or lost else FLAWED if wrong or refusals else SOUND
-    cuts = 0 if start is None or start.plan is None else _cut(store.snapshot(), start)
+    cuts = messages_cut(store.snapshot(), start)
     times = _times_around(store, ranges)
     return Verdict(
         state,
@@ -188,9 +186,18 @@ def verdict_of(
         sum(wrong[code] for code in _MOVED),
         None if start is None else not refusals,
         refusals,
-        cuts,
-        _help(store, start, wrong, records, cuts),
+        cuts + (after.total() if start is not None and start.plan is not None else 0),
+        _help(store, start, wrong, records, cuts, after.total()),
     )
+
+
+def _messages_after_log(store: StoreReader) -> Counter[QueueId]:
+    """How many messages each queue of a store that was not closed lists after the log's end."""
+    messages: Counter[QueueId] = Counter()
+    for queue, units in store.opening.after_log.items():
+        first = store.view.state(queue).file_stop
+        messages[queue] = int(store.view.files(queue).entries(first, first + units).count.sum())
+    return messages
 
 
 def _times_around(
@@ -223,10 +230,11 @@ def broker_start_on(store: StoreReader) -> BrokerStart | None:
         return BrokerStart((why,), None)
 
 
-def _cut(snapshot: StoreSnapshot, start: BrokerStart) -> int:
+def messages_cut(snapshot: StoreSnapshot, start: BrokerStart | None) -> int:
     """How many messages a broker's start takes from the queues as readers see them."""
-    assert start.plan is not None
     cut = 0
+    if start is None or start.plan is None:
+        return cut
     for queue, state in snapshot.queues.items():
         low, high = start.plan.queues.get(queue, (0, 0))
         kept = max(0, min(high, state.max_offset) - max(low, state.min_offset))
@@ -235,7 +243,12 @@ def _cut(snapshot: StoreSnapshot, start: BrokerStart) -> int:
 
 
 def _help(
-    store: StoreReader, start: BrokerStart | None, wrong: Counter[str], records: int, cuts: int
+    store: StoreReader,
+    start: BrokerStart | None,
+    wrong: Counter[str],
+    records: int,
+    cuts: int,
+    after_log: int,
 ) -> NextStep | None:
     """What helps most: first what lets a broker start, then what keeps most."""
     refusals = () if start is None else start.refusals
@@ -256,13 +269,14 @@ def _help(
         return NextStep(where, "without it a broker starts, and what was there is lost")
     if any(refusal.kind == QUEUE_FILE for refusal in refusals) or wrong.keys() & {*_IN_QUEUES}:
         return NextStep(rebuild, f"lists {every}")
-    if plan is not None and cuts:
+    if plan is not None and (cuts or plan.empty_entries):
         return _recovery(store, records)
     if any(code.startswith("index-") for code in wrong):
         return NextStep(rebuild, f"indexes {every}")
     if plan is not None and not plan.clean:
+        taken = f"{counted(after_log, 'message')} that the log lacks" if after_log else "no message"
         return NextStep(
-            "start the broker", "it recovers the store, and takes no message from its queues"
+            "start the broker", f"it recovers the store, and takes {taken} from its queues"
         )
     return None
 
@@ -280,4 +294,6 @@ def _recovery(store: StoreReader, records: int) -> NextStep | None:
     if plan.untouched or plan.records_cut:
         return None
     effect = f"keeps {counted(records, 'message')}, cuts {counted(plan.bytes_cut, 'byte')}"
+    if plan.entries_after_log:
+        effect += ", and entries that point past the log's end: look for it in a replica first"
     return NextStep(_command(store, "recover", "--apply"), effect)

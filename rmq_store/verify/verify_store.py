@@ -72,7 +72,7 @@ from rmq_store.verify.queues_against_log import (
     findings_of_unlisted,
     queue_folder,
 )
-from rmq_store.verify.verdict import LOST_END, Verdict, broker_start_on, verdict_of
+from rmq_store.verify.verdict import LOST_END, Verdict, broker_start_on, messages_cut, verdict_of
 
 _SALVAGE = "Copy the intact messages into a new store: rmqstore salvage"
 # Of a missing file whose empty remains are there: `log-file-refused` is reported too.
@@ -397,6 +397,29 @@ def _refused_files(start: BrokerStart | None, findings: Iterable[Finding]) -> It
             yield an_error(code, refused.path, meaning, refused.remedy or advice)
 
 
+def _broker_findings(store: StoreReader, start: BrokerStart | None) -> Iterator[Finding]:
+    """Findings for what a broker does to the queues when it starts."""
+    if start is None or start.plan is None:
+        return
+    for queue in start.plan.empty_entries:
+        yield an_error(
+            "queue-file-empty",
+            store.view.folder(queue),
+            f"the last file of queue {queue.name} has no entry, as a loss of power leaves it: a broker that "
+            "starts lists an entry of zeros there, and a consumer stops at it",
+            "Delete the file before a broker starts: rmqstore recover STORE --apply",
+        )
+    cuts = messages_cut(store.snapshot(), start)
+    if cuts:
+        yield a_warning(
+            "broker-cuts",
+            str(store.path),
+            f"a broker that starts takes {counted(cuts, 'message')} from the queues",
+            "Do what the verdict says before a broker starts",
+            count=cuts,
+        )
+
+
 def _lost_end(store: StoreReader) -> Iterator[Finding]:
     """The finding for an end of the log that is lost, as queues prove it."""
     end = store.log_range()[1]
@@ -410,6 +433,13 @@ def _lost_end(store: StoreReader) -> Iterator[Finding]:
             store.log.path_at(end),
             f"{lost.reason}. It ends at log offset {end}",
             f"{lost.advice}, before a broker starts on this store and before any repair",
+        )
+    elif store.opening.after_log:
+        yield a_note(
+            "log-ends-before-queues",
+            store.log.path_at(end),
+            next(store.opening.lines_after_log()),
+            "A broker that starts takes these entries from the queues",
         )
 
 
@@ -521,9 +551,9 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     lost_end = list(_lost_end(store))
     at_start = list(start_findings(store, whole.records, whole.last_timestamp))
     lacks_end = any(finding.code in LOST_END for finding in (*lost_end, *at_start))
-    after = [(end, sys.maxsize)] if lacks_end else []
+    after = (end, sys.maxsize if lacks_end else max(end, store.log.chain.stop))
     lost: Counter[QueueId] = Counter()
-    findings.add_all(check_entries(store, whole.tally, [*whole.damage, *after], lost))
+    findings.add_all(check_entries(store, whole.tally, [*whole.damage, after], lost))
     findings.add_all(entry_findings(store, whole.entries))
     index, health, start = whole.beside or ChecksBesideLog.of(store)
     config = list(config_findings(store))
@@ -537,6 +567,7 @@ def conclude(store: StoreReader, whole: CheckedPart) -> VerifyReport:
     if now > end:
         start = None  # its dry recovery saw what arrived
     findings.add_all(_refused_files(start, [*findings, *config]))
+    findings.add_all(_broker_findings(store, start))
     findings.add_all(finding for finding in beside if finding.code not in ahead)
     findings.add_all(_grown(store, now))
     findings.add_all(_unreached(piece) for piece in whole.after_end if piece.start >= now)

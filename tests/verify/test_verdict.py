@@ -17,6 +17,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.recovery import recover
 from rmq_store.recovery.recover_store import broker_start, plan_recovery
 from rmq_store.verify.findings import Severity
 from rmq_store.verify.verdict import DAMAGED, FLAWED, SOUND, Verdict
@@ -24,6 +25,7 @@ from tests.support.damage import log_file_at, write_in_log
 from tests.support.golden import KINDS, GoldenStore, log_files, unpack, unpack_kind, verified
 from tests.support.injured_stores import INJURIES, REFUSED_FILES, resize
 from tests.support.running.commands import call, objects, run
+from tests.support.stores import contents, make_store
 
 STARTS = [
     json.loads(line)
@@ -140,7 +142,8 @@ def test_messages_of_the_last_file_are_lost_though_an_empty_one_follows(tmp_path
         ("log junk file name foo", FLAWED, False, "commitlog/foo"),
         ("queue last cut", FLAWED, False, "rebuild"),
         ("queue last missing", FLAWED, True, "rebuild"),
-        ("queue last missing+abort", SOUND, True, "recover"),
+        ("queue last missing+abort", FLAWED, True, "recover"),
+        ("queue last of zeros", FLAWED, True, "rebuild"),
         ("index missing", FLAWED, True, "rebuild"),
         ("delayOffset bad, bak bad", FLAWED, False, "delayOffset.json.bak"),
         ("inner declared plain", FLAWED, False, "topics.json"),
@@ -158,6 +161,54 @@ def test_the_verdict_names_what_helps(
     assert (verdict.help is None) is (helps is None)
     if verdict.help is not None and helps is not None:
         assert helps in verdict.help.command
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("folder", ["orders/0", "orders/9"])
+def test_a_queue_file_without_an_entry_is_deleted_before_a_broker_takes_zeros_for_one(
+    tmp_path: Path, folder: str, closed: bool
+) -> None:
+    """A consumer of a real broker stops there (tests/live/test_hurt_stores.py)."""
+    make_store(tmp_path, 140)  # of which orders/0 has two full files
+    with MessageStore.open(tmp_path) as store:
+        before = contents(store)
+        assert store.max_offset("orders", 0) == 40
+    queue = tmp_path / "consumequeue" / folder
+    queue.mkdir(exist_ok=True)
+    end = 400 * len(list(queue.iterdir()))
+    file = queue / f"{end:020}"
+    file.write_bytes(bytes(400))
+    if not closed:
+        (tmp_path / "abort").touch()
+    assert "queue-file-empty" in run("verify", str(tmp_path), expect=1)
+    report = verified(tmp_path)
+    assert (report.verdict.state, report.verdict.starts) == (FLAWED, True)
+    assert report.verdict.help is not None
+    assert "recover" in report.verdict.help.command
+    recover(tmp_path)
+    assert not file.exists()
+    assert verified(tmp_path).verdict.state == SOUND
+    with MessageStore.open(tmp_path) as store:
+        assert {queue: rows for queue, rows in contents(store).items() if rows} == before
+
+
+def test_what_a_start_takes_from_queues_is_said(tmp_path: Path) -> None:
+    """A crash lost the end of the log, and not that of the queues."""
+    store = unpack("crash-5.5.0", tmp_path)
+    with store.open() as opened:
+        ends = {queue: opened.max_offset(*queue) for queue in opened.queues()}
+        last = max(opened.log_offset_of(q, end - 1) for q, end in ends.items())
+        start = min(opened.log_offset_of(q, end - 1) for q, end in ends.items() if end > 50)
+    file = log_file_at(store, last)
+    with file.open("r+b") as log:
+        log.seek(max(0, start - int(file.name)))
+        log.write(bytes(file.stat().st_size - log.tell()))
+    report = verified(store.path, broker_conf=store.conf)
+    plan = plan_recovery(store.path, store.conf)
+    gone = sum(plan.entries_after_log.values())
+    assert gone
+    assert report.verdict.cuts >= gone
+    assert "log-ends-before-queues" in {finding.code for finding in report.findings}
 
 
 @pytest.mark.parametrize(("name", "file", "size", "code", "helps"), REFUSED_FILES)
