@@ -31,12 +31,14 @@ from rmq_store.verify.findings import Finding, Severity
 
 SOUND, FLAWED, DAMAGED = "sound", "flawed", "damaged"
 
+_DANGLING = "queue-dangling-entry"
 _UNLISTED = ("queue-misses-record", "queue-missing")  # messages that no consumer gets
 _MOVED = ("queue-lists-too-low", "queue-lists-too-high")  # which consumers get elsewhere
 _IN_QUEUES = (
     *(*_UNLISTED, "queue-lists-too-high"),  # a rebuild lists those that are too low as they are
-    *("queue-dangling-entry", "queue-wrong-tags-code"),
+    *(_DANGLING, "queue-wrong-tags-code"),
 )
+_STOPPING = (_UNLISTED[0], "queue-file-empty")  # where consumers stop, whatever the log has
 _IN_LOG = ("log-damaged", "log-file-missing", "log-file-misnamed")
 LOST_END = ("log-end-lost", "checkpoint-ahead")
 """The codes of findings that say that the log lost its end."""
@@ -70,7 +72,8 @@ class Verdict:
     offset than their own. `starts`: whether a broker starts on it; None if one has it open, the log grew, the
     files are not on this host, or the store has RocksDB or is in DLedger mode.
     `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues, those too
-    that queues list after the log's end.
+    that queues list after the log's end. `stops_consumers`: whether queues lead to what is not there, or lack
+    entries: a pull there fails, or goes on with the next file of the log (DefaultMessageStore#getMessage).
     """
 
     state: str
@@ -80,6 +83,7 @@ class Verdict:
     starts: bool | None
     refusals: tuple[RefusedFile, ...]
     cuts: int
+    stops_consumers: bool
     help: NextStep | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,6 +103,7 @@ class Verdict:
                 {"path": file.path, "reason": file.reason} for file in self.refusals
             ],
             "broker_cuts": self.cuts,
+            "consumers_stop": self.stops_consumers,
             "do": None if helps is None else helps.command,
             "effect": None if helps is None else helps.effect,
         }
@@ -141,9 +146,9 @@ class Verdict:
             first, more = self.refusals[0], len(self.refusals) - 1
             others = f" (and {counted(more, 'more file')})" if more else ""
             return f"does not start: {first.path}: {first.reason}{others}"
-        if self.cuts:
-            return f"starts, and takes {counted(self.cuts, 'message')} from the queues"
-        return "starts"
+        takes = f", and takes {counted(self.cuts, 'message')} from the queues" if self.cuts else ""
+        stops = "; consumers may stop at what is missing, or skip more" if self.stops_consumers else ""
+        return f"starts{takes}{stops}"
 
 
 def _when(lost: LostMessages) -> str:
@@ -187,6 +192,7 @@ def verdict_of(
         None if start is None else not refusals,
         refusals,
         cuts + (after.total() if start is not None and start.plan is not None else 0),
+        bool(wrong.keys() & {*_STOPPING}) or (_DANGLING in wrong and (bool(damage) or not ranges)),
         _help(store, start, wrong, records, cuts, after.total()),
     )
 
