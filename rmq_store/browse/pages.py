@@ -42,7 +42,7 @@ from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id, why_not_found, with_listed_offsets_only
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.message_history import MessageHistory
-from rmq_store.search.selection import Search, ranges_in_store, stored_in_time
+from rmq_store.search.selection import Search, property_of_text, ranges_in_store, stored_in_time
 from rmq_store.sql.database import StoreDatabase
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.groups import GROUPS
@@ -546,13 +546,13 @@ def _found(question: PageRequest) -> Iterator[pa.RecordBatch]:
     if message_id is not None:
         return find_by_id(question.store, message_id, LISTED, question.note, unwrap_batches=True)
     topic, key, text = (question.word(name) for name in ("topic", "key", "text"))
-    name, _, value = (question.word("property") or "").partition("=")
+    property_ = question.word("property")
     search = Search(
         None if topic is None else [topic],
         None,
         *question.times(),
         tags=question.word("tag"),
-        properties={name: value} if name else {},
+        properties={} if property_ is None else dict([property_of_text(property_)]),
         text=None if text is None else text.encode(errors="surrogatepass"),
         include_system_topics=question.word("system") is not None,
         keys=() if key is None else (key,),

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema, column_names
-from rmq_store.errors import LOG, InvalidArgumentError, ListedAt, StoreError, nearest, warn_once
+from rmq_store.errors import (
+    LOG,
+    InvalidArgumentError,
+    ListedAt,
+    StoreError,
+    is_utf8,
+    nearest,
+    warn_once,
+)
 from rmq_store.format.byte_layout import TAG_SEPARATOR
 from rmq_store.format.compression import DEFAULT_MAX_BODY_BYTES
 from rmq_store.text.sizes import HiddenMessages
@@ -281,7 +289,7 @@ class Query:
             **how,
             "columns": column_names(columns),
             "tags": parse_tags(how.get("tags")),
-            "keys": None if keys is None else frozenset(keys),
+            "keys": None if keys is None else frozenset(written_text("a key", key) for key in keys),
             "on_damage": on_damage,
         }
         query = cls(**options, verify_queue=verify_queue)
@@ -314,6 +322,17 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidArgumentError(reason=f"{name} is a text", actual=repr(value))
     return value
+
+
+def written_text(name: str, value: Any) -> str:
+    """The value of an argument that messages have as UTF-8. Raises InvalidArgumentError for what is none."""
+    if not is_utf8(text(name, value)):
+        raise InvalidArgumentError(
+            reason=f"{name} is not UTF-8",
+            actual=repr(value),
+            advice="Check the encoding of the shell",
+        )
+    return str(value)
 
 
 def number(name: str, value: Any) -> Any:

@@ -50,6 +50,7 @@ from rmq_store.reading.query import (
     number,
     several_values,
     text,
+    written_text,
 )
 from rmq_store.reading.slice_reader import (
     RangesOf,
@@ -580,7 +581,7 @@ class StoreReader:
         MissingFileError if the id leads to a log offset that cannot be read; with `on_damage` the
         error goes there and the search continues.
         """
-        return self.lookup.messages_by_id(text("message_id", message_id), on_damage)
+        return self.lookup.messages_by_id(written_text("message_id", message_id), on_damage)
 
     def query_message(
         self,
@@ -598,7 +599,7 @@ class StoreReader:
         and queues of inner batches are searched too. Unreadable records are skipped, as by the
         broker; `on_damage` gets their errors, and those of damage where no index covers the log.
         """
-        named = text("topic", topic), text("key", key)
+        named = text("topic", topic), written_text("key", key)
         return self.lookup.query_message(*named, max_messages, begin, end, on_damage)
 
     def key_index(self) -> KeyIndex:

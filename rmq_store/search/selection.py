@@ -26,7 +26,7 @@ from rmq_store.format.topics import (
     retry_origin,
 )
 from rmq_store.reading.log_reader import QueueLimits
-from rmq_store.reading.query import CommonReadOptions, ignore_damage
+from rmq_store.reading.query import CommonReadOptions, ignore_damage, written_text
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import joined_ranges
 from rmq_store.snapshot.compacted_view import QueueSource
@@ -162,6 +162,14 @@ class Search(Selection):
     text: bytes | None = None
     keys: Sequence[str] = ()
     unwrap_batches: bool = False  # match each message of an inner batch, not its record
+
+
+def property_of_text(text: str) -> tuple[str, str]:
+    """The name and the value that `NAME=VALUE` asks for. Raises InvalidArgumentError for another text."""
+    name, separator, value = written_text("a property", text).partition("=")
+    if not separator or not name:
+        raise InvalidArgumentError(reason=f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 CLOCK_SLACK_MS = 5 * 60_000

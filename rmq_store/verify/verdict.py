@@ -147,7 +147,9 @@ class Verdict:
             others = f" (and {counted(more, 'more file')})" if more else ""
             return f"does not start: {first.path}: {first.reason}{others}"
         takes = f", and takes {counted(self.cuts, 'message')} from the queues" if self.cuts else ""
-        stops = "; consumers may stop at what is missing, or skip more" if self.stops_consumers else ""
+        stops = (
+            "; consumers may stop at what is missing, or skip more" if self.stops_consumers else ""
+        )
         return f"starts{takes}{stops}"
 
 

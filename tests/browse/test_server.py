@@ -93,6 +93,7 @@ def test_no_wrong_word_is_a_fault(site: Site) -> None:
         "group",
         "table?name=nope",
         "trace?key=%ff",
+        *("find?key=%ed%a0%80", "find?id=%ed%a0%80", "find?property=a", "find?property=="),
     ]
     for address in wrong:
         got = site.get(address)

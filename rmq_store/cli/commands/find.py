@@ -175,7 +175,7 @@ def find(
     from rmq_store.cli.batch_printer import BatchPrinter
     from rmq_store.search.find_messages import find as search_for
     from rmq_store.search.find_messages import find_by_id, why_not_found
-    from rmq_store.search.selection import Search
+    from rmq_store.search.selection import Search, property_of_text
 
     conditions = (topics, queue_ids, keys, tags, properties, begin, end, text)
     if message_id is not None and any(conditions):
@@ -199,7 +199,7 @@ def find(
             queue_ids or None,
             *options.time_range(stores, begin, end),
             tags=tags,
-            properties=dict(map(_name_and_value, properties)),
+            properties=dict(map(property_of_text, properties)),
             text=None if text is None else _in_charset(text, form.charset),
             include_system_topics=system,
             keys=keys,
@@ -265,13 +265,6 @@ def _in_charset(text: str, charset: str | None) -> bytes:
         return text.encode(charset or "utf-8")
     except UnicodeEncodeError:
         raise click.UsageError(f"{text!r} cannot be written in charset {charset}") from None
-
-
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-    return name, value
 
 
 def _id_leads_to(store: StoreReader, message_id: str | None) -> str:
