@@ -13,6 +13,7 @@ from rmq_store.search.selection import EARLIEST, ByQueue, QueueOfBroker
 from rmq_store.text.times import NotATimeError, parse_time
 
 _MOST_BYTES = 2**63 - 1
+_LEAST_PARTITION_BYTES = 1 << 10
 _SIZE_UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -105,6 +106,14 @@ def parse_size(value: str) -> int:
     size = 0 if match is None else int(match[1]) << _SIZE_UNITS[match[2]]
     if not 0 < size <= _MOST_BYTES:
         raise InvalidValue("is not a number of bytes such as 134217728, 128m or 1g, below 8 EiB")
+    return size
+
+
+def parse_partition_size(value: str) -> int:
+    """As parse_size, of what a partition may have: many small ones take the memory of a driver."""
+    size = parse_size(value)
+    if size < _LEAST_PARTITION_BYTES:
+        raise InvalidValue("is below 1k, so that each message gets a partition; 128m is usual")
     return size
 
 

@@ -200,7 +200,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "maxBytesPerPartition",
-        values.parse_size,
+        values.parse_partition_size,
         "about how many selected bytes a partition has; bytes, or with k, m, g",
         "128m",
     ),

@@ -24,7 +24,7 @@ def test_a_path_is_enough() -> None:
 
 def test_the_case_of_a_name_does_not_matter() -> None:
     assert parsed(includesystemtopics="TRUE").include_system_topics
-    assert parsed(MAXBYTESPERPARTITION="1").max_bytes_per_partition == 1
+    assert parsed(MAXBYTESPERPARTITION="1k").max_bytes_per_partition == 1024
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,7 @@ def test_a_value_becomes_what_it_means(name: str, value: str, field: str, expect
         ("minPartitions", "9" * 5000, "of at most 18 digits"),
         ("maxRecordsPerPartition", "9" * 19, "of at most 18 digits"),
         ("maxBytesPerPartition", "9" * 30, "below 8 EiB"),
+        ("maxBytesPerPartition", "128", "128m is usual"),
         ("startingOffsets", '{"orders": {"0": ' + "9" * 5000 + "}}", "is not JSON"),
         ("assign", '{"orders": [99999999999]}', "as a queue id"),
         ("startingTimestamp", "1795253026", "2026-11-21T09:23:46Z as seconds"),
