@@ -149,7 +149,7 @@ GROUPS = Table(
             "messages before consumerOffset, popped and not acknowledged: they come again (by the "
             "newest 200,000 check points and acknowledgements)",
         ),
-        ("lagMs", LONG, "store time of the newest message minus firstUnconsumedTimestamp"),
+        ("lagMs", LONG, "store time of the queue's newest message minus firstUnconsumedTimestamp"),
         ("firstUnconsumedTimestamp", TIMESTAMP, "when the first unconsumed message was stored"),
         (
             "deletedFrom",
