@@ -7,9 +7,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rmq_store.commitlog.walk import current_end
 from rmq_store.config.broker_conf import RetentionPolicy
 from rmq_store.config.consumer_offsets import (
     GroupOffset,
@@ -43,11 +45,31 @@ def group_rows(
     store: StoreReader, offsets: Iterable[GroupOffset], counted: int = COUNTED
 ) -> Iterator[Row]:
     """A row of the table `groups` for each committed offset. `counted`: as for `bytes_between`."""
+    listed = list(offsets)
+    with _not_before(store, listed) as not_before:
+        yield from _group_rows(not_before, listed, counted)
+
+
+@contextmanager
+def _not_before(store: StoreReader, offsets: Iterable[GroupOffset]) -> Iterator[StoreReader]:
+    """The store; or as it is now, if a broker has written on: consumers may have read what came since."""
+    states, end = store.snapshot().queues, store.log_range()[1]
+    ends = {queue: state.max_offset for queue, state in states.items()}
+    is_ahead = any(committed.offset > ends.get(committed.queue, 0) for committed in offsets)
+    if is_ahead and current_end(store.log, end) > end:
+        with StoreReader.open(
+            store.path, broker_name=store.broker_name, config=store.config
+        ) as store_of_now:
+            yield store_of_now
+    else:
+        yield store
+
+
+def _group_rows(store: StoreReader, listed: list[GroupOffset], counted: int) -> Iterator[Row]:
     now = time.time_ns() // 1_000_000
     queues, declared = set(store.queues()), store.view.topics.declared
     without_files = "NO_SUCH_QUEUE" if store.view.topics.problem is None else NOT_KNOWN
     sources: dict[str, tuple[str, int | None]] = {}
-    listed = list(offsets)
     unacknowledged = _unacknowledged(store, listed)
     for _, name, group, queue, offset in listed:
         if name not in sources:

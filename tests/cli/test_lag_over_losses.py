@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from rmq_store import QueueId
+from rmq_store import MessageStore, QueueId
 from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, complaint, objects, run
+from tests.support.stores import append_many, make_store
 
 NAME = "clean-5.5.0"
 
@@ -128,3 +130,18 @@ def test_a_message_that_neither_queue_nor_log_has_is_in_the_table_of_damage(tmp_
     assert row["storeSize"] is None
     everything = call("verify", store.path).stdout + call("table", "damage", store.path).stdout
     assert "offset -1" not in everything
+
+
+def test_a_group_has_read_what_came_after_the_store_was_opened(tmp_path: Path) -> None:
+    """Beside a running broker: its consumers commit offsets after the ends that the reader has seen."""
+    make_store(tmp_path, 60)
+    with MessageStore.open(tmp_path) as store:
+        with MessageStore.append_to(tmp_path) as writer:
+            append_many(writer, 60, first=60)
+            end = writer.max_offset("orders", 0)
+        assert end > store.max_offset("orders", 0)
+        for offset, status in ((end, "OK"), (end + 1, "ABOVE_MAX")):
+            committed = {"offsetTable": {"orders@g": {"0": offset}}}
+            (tmp_path / "config" / "consumerOffset.json").write_text(json.dumps(committed))
+            (row,) = store.table("groups").to_pylist()
+            assert (row["status"], row["maxOffset"], row["lag"]) == (status, end, 0)
