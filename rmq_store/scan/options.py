@@ -242,7 +242,7 @@ OPTIONS: tuple[Option, ...] = (
         "table",
         values.parser_of_words(*TABLES),
         "read a table about the store, such as `queues`",
-        "messages",
+        "none: messages",
     ),
     Option(
         "checkpointLocation",
