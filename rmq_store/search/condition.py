@@ -86,6 +86,8 @@ class Condition:
 
     def may_match(self, broker_name: str) -> bool:
         """Whether a message of that broker can match."""
+        if "brokerName" not in self.named:
+            return True
         is_of_broker = pc.field("brokerName") == broker_name
         return bool(parts_that_may_match(self.schema, self.expression, [is_of_broker]))
 
