@@ -69,8 +69,10 @@ def test_verify_agrees_that_a_closed_store_without_queue_files_has_lost_them(
     assert "(0 errors, 17 warnings, 0 notes)" in said
     assert "The store was closed, so files of queues are lost; the broker lists them" in said
     Path(path, "abort").touch()
-    for command in ("info", "verify"):
-        assert "are lost" not in run(command, path)
+    assert "are lost" not in run("info", path)
+    said = run("verify", path, expect=1)  # a broker lists the messages of the newest files alone
+    assert "are lost" not in said
+    assert "broker-cuts" in said
 
 
 @pytest.mark.parametrize("name", few("whole queues", NAMES, *KINDS, "clean-5.5.0", "expired-5.5.0"))
