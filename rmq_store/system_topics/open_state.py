@@ -57,7 +57,7 @@ from rmq_store.system_topics.delayed_messages import (
     is_before_time,
     name_in_database,
 )
-from rmq_store.system_topics.pop import PopLog, popped_in_database
+from rmq_store.system_topics.pop import PopLog, not_acknowledged_before, popped_in_database
 from rmq_store.system_topics.state_database import (
     TimersInDatabase,
     TransactionsInDatabase,
@@ -92,7 +92,7 @@ ORIGINAL = "TRAN_PREPARED_QUEUE_OFFSET"
 _NUMBERS = {"dueTimestamp": "TIMER_OUT_MS", "original": ORIGINAL, "halfPlace": HALF_PLACE}
 _SMALL = {"rollTimes": ROLL_TIMES, "checks": "TRANSACTION_CHECK_TIMES"}
 _OF_POP = f"REAL_TOPIC\x01{REVIVE_PREFIX}".encode()
-TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "check points of pop"
+TIMERS, TRANSACTIONS, POP = "timers", "open transactions", "popped and not acknowledged"
 
 
 def kind_of_broker_record(topic: str) -> str | None:
@@ -514,11 +514,11 @@ def unfinished_before(store: StoreReader, log_offset: int) -> list[UnfinishedRec
     """What is not done with of the records before a log offset. Passes over damage, which verify reports."""
     counts: Counter[str] = Counter()
     for row in delayed_messages(store, ignore_error):
-        if row["state"] in UNDELIVERED and row["commitLogOffset"] < log_offset:
-            of_pop = (row["topic"] or "").startswith(REVIVE_PREFIX)
-            level = level_reader_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS
-            counts[POP if of_pop else level] += 1
+        of_pop = (row["topic"] or "").startswith(REVIVE_PREFIX)  # counted by what was popped
+        if row["state"] in UNDELIVERED and row["commitLogOffset"] < log_offset and not of_pop:
+            counts[level_reader_name(row["delayLevel"]) if row["kind"] == LEVEL else TIMERS] += 1
     for row in transactions(store, ignore_error):
         if row["state"] == OPEN and row["halfCommitLogOffset"] < log_offset:
             counts[TRANSACTIONS] += 1
-    return [UnfinishedRecord(reader, messages) for reader, messages in sorted(counts.items())]
+    counts[POP] = not_acknowledged_before(store, log_offset)
+    return [UnfinishedRecord(reader, messages) for reader, messages in sorted((+counts).items())]

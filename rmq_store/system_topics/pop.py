@@ -47,7 +47,7 @@ ACKNOWLEDGED, RETRIED = "acknowledged", "retried"
 _OPEN = (INVISIBLE, DUE)
 _CHECK_POINT = "ck"
 _TAGS = (_CHECK_POINT, "ack", "bAck")  # by which the entries of other timers are left out
-_READ = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body")
+_READ = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body", "commitLogOffset")
 _OF_RECORD = ("topic", "queueId", "queueOffset", "uniqKey", "reconsumeTimes")
 _BEYOND = 1 << 62
 _MOST_OF_A_POP = 1 << 10  # messages; a broker gives 32
@@ -68,6 +68,7 @@ class PoppedMessage(NamedTuple):
     given: int  # when the group was given it
     until: int  # when another consumer may get it
     times: int = 1  # how often it was given
+    place: int | None = None  # the log offset of its check point
 
 
 class PopLog:
@@ -82,7 +83,8 @@ class PopLog:
     def ended_by(self, row: Row) -> Iterator[tuple[GroupQueue, int, PoppedMessage, str]]:
         """What a record of the timer's topic or of a revive topic ends: the message, and its state.
 
-        Columns: `heldIn`, `queueId`, `queueOffset`, `topic` (REAL_TOPIC), `dueTimestamp`, `tags`, `body`.
+        Columns: `heldIn`, `queueId`, `queueOffset`, `topic` (REAL_TOPIC), `dueTimestamp`, `tags`, `body`,
+        `commitLogOffset`.
         """
         timed = row["heldIn"] == TIMER_TOPIC
         if timed and not (row["topic"] or "").startswith(REVIVE_PREFIX):
@@ -99,7 +101,8 @@ class PopLog:
                 ended, state = _given_by(content), RETRIED
                 if timed or row["queueOffset"] >= read:
                     if timed or row["dueTimestamp"] is None:  # else it stood in the timer's topic
-                        self._give(key, ended, start, time, time + _number(content["it"]))
+                        until = time + _number(content["it"])
+                        self._give(key, ended, start, time, until, row["commitLogOffset"])
                     return
         except (ValueError, KeyError, TypeError, RecursionError):
             return  # it names nothing
@@ -113,17 +116,16 @@ class PopLog:
             self.open.pop(key, None)
 
     def _give(
-        self, key: GroupQueue, offsets: Iterable[int], start: int, time: int, until: int
+        self, key: GroupQueue, offsets: Iterable[int], start: int, time: int, until: int, place: int
     ) -> None:
         pops = self.open.setdefault(key, {})
         for offset in offsets:
-            before = pops.get(offset)
-            if before is None:
-                pops[offset] = PoppedMessage(start, time, time, until)
-            elif before.until > time:  # its invisible time was changed
-                pops[offset] = PoppedMessage(start, time, before.given, until, before.times)
-            else:
-                pops[offset] = PoppedMessage(start, time, time, until, before.times + 1)
+            before, given, times = pops.get(offset), time, 1
+            if before is not None and before.until > time:  # its invisible time was changed
+                given, times = before.given, before.times
+            elif before is not None:
+                times = before.times + 1
+            pops[offset] = PoppedMessage(start, time, given, until, times, place)
 
 
 def _given_by(content: Mapping[str, Any]) -> set[int]:
@@ -168,6 +170,25 @@ def not_acknowledged(store: StoreReader, offsets: Mapping[GroupQueue, int]) -> C
 
     rows = (row for row in newest_popped(store, is_open) if row["state"] in _OPEN)
     return Counter((row["consumerGroup"], place_of_pop_row(row)[0]) for row in rows)
+
+
+def not_acknowledged_before(store: StoreReader, log_offset: int) -> int:
+    """How many messages that groups popped, before their offsets, and did not acknowledge come to no consumer
+    again without the records before a log offset: their own, and those of their check points."""
+    committed, states = store.consumer_offsets(), store.snapshot().queues
+    firsts: dict[QueueId, int] = {}
+    count = 0
+    for row in popped(store, ignore_error):
+        queue, offset = place_of_pop_row(row)
+        passed = committed.get(row["consumerGroup"], {}).get(queue.topic, {}).get(queue.queue_id, 0)
+        if row["state"] not in _OPEN or offset >= passed or queue not in states:
+            continue
+        if queue not in firsts:
+            firsts[queue] = store.view.offset_at_log(queue, log_offset)
+        check_point = row["checkPoint"]
+        is_gone = check_point is not None and check_point < log_offset
+        count += states[queue].min_offset <= offset and (is_gone or offset < firsts[queue])
+    return count
 
 
 def newest_popped(store: StoreReader, wanted: Callable[[Row], bool]) -> Iterator[Row]:
@@ -243,6 +264,7 @@ def _row(key: GroupQueue, offset: int, pop: PoppedMessage, state: str) -> Row:
         "givenTimestamp": pop.given,
         "invisibleUntil": min(pop.until, _BEYOND),
         "timesGiven": pop.times,
+        "checkPoint": pop.place,  # in no table
     }
 
 

@@ -10,12 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store import MessageStore
+from rmq_store import MessageStore, QueueId
 from rmq_store.admin.retention import RetentionPlan, apply_retention, plan_retention
 from rmq_store.errors import InvalidArgumentError
 from rmq_store.system_topics.delayed_messages import delayed_messages
+from rmq_store.system_topics.open_state import unfinished_before
 from rmq_store.verify import verify
-from tests.support.golden import Golden, GoldenStore, unpack_kind, unpack_state, verified
+from tests.support.golden import (
+    Golden,
+    GoldenStore,
+    unpack_field,
+    unpack_kind,
+    unpack_state,
+    verified,
+)
 from tests.support.running.commands import call, objects, run
 
 LATER = 1_900_000_000_000
@@ -44,6 +52,24 @@ def test_the_plan_counts_what_the_broker_has_not_read(store: GoldenStore) -> Non
     plan = planned(store)
     assert {loss.reader: loss.messages for loss in plan.unfinished} == WAITING
     assert plan.unread == sum(WAITING.values())
+
+
+def test_what_was_popped_and_not_acknowledged_has_not_been_read(tmp_path: Path) -> None:
+    """Its group has passed it. It comes again by its check point, if both are still there."""
+    path = unpack_field("pop-stages-5.5.0", tmp_path, "state") / "s3-second"
+    with MessageStore.open(path) as store:
+        offsets = store.consumer_offsets()
+        places = [
+            store.log_offset_of(QueueId(row["topic"], row["queueId"]), row["queueOffset"])
+            for row in store.table("pop").to_pylist()
+            if row["state"] == "invisible"
+            and row["queueOffset"] < offsets[row["consumerGroup"]][row["topic"]][row["queueId"]]
+        ]
+        assert places
+        for before in (max(places) + 1, store.log_range()[1]):
+            unread = {loss.reader: loss.messages for loss in unfinished_before(store, before)}
+            assert unread["popped and not acknowledged"] == len(places)
+        assert not unfinished_before(store, min(places))
 
 
 def test_what_somebody_has_not_read_goes_only_if_asked_for(store: GoldenStore) -> None:

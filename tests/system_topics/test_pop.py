@@ -168,7 +168,13 @@ def test_a_message_that_is_given_again_in_its_queue_counts_twice() -> None:
     def check_point(at: int, time: int, until: int, count: int = 1) -> dict[str, Any]:
         content = {"c": "g", "t": "t", "q": 0, "so": at, "pt": time, "it": until - time, "bm": 0}
         body = json.dumps(content | {"n": count, "d": []}).encode()
-        place = {"queueId": 0, "queueOffset": time, "topic": None, "dueTimestamp": None}
+        place = {
+            "queueId": 0,
+            "queueOffset": time,
+            "topic": None,
+            "dueTimestamp": None,
+            "commitLogOffset": 0,
+        }
         return {"heldIn": "rmq_sys_REVIVE_LOG_c", "tags": "ck", "body": body, **place}
 
     log = PopLog({})
@@ -213,6 +219,7 @@ def test_a_batch_of_acknowledgements_has_no_offset_0() -> None:
     """enablePopBatchAck: `aol` has the offsets, and `ao` is 0 (PopBufferMergeService#putBatchAckToStore)."""
     content = {"c": "g", "t": "t", "q": 0, "so": 0, "pt": 10}
     row = {"heldIn": "rmq_sys_REVIVE_LOG_c", "queueId": 0, "topic": None, "dueTimestamp": None}
+    row["commitLogOffset"] = 0
     given = json.dumps(content | {"it": 10, "bm": 0, "n": 5, "d": []}).encode()
     log = PopLog({})
     assert list(log.ended_by(row | {"queueOffset": 0, "tags": "ck", "body": given})) == []
