@@ -318,6 +318,11 @@ class QueueTally:
         """The queues of which a record was found, or waits."""
         return set(self.listed + self.waiting)
 
+    def missing(self, queue: QueueId) -> int:
+        """How many intact records a queue does not list at all."""
+        of_queue = ((why.why, run) for why, run in self.unlisted.items() if why.queue == queue)
+        return sum(run.count for why, run in of_queue if why not in (_LOW, _HIGH, _EARLIER))
+
     def moved(self, queue: QueueId) -> int:
         """How many records a queue lists at other queue offsets than theirs."""
         of_queue = ((why.why, run) for why, run in self.unlisted.items() if why.queue == queue)
@@ -483,7 +488,8 @@ def check_entries(
     that queues list there."""
     for queue, state in store.snapshot().queues.items():
         if _entries_of(state) > tally.listed[queue] + tally.moved(queue):
-            yield from _dangling(store, queue, sorted(damage), lost)
+            missing = tally.missing(queue) if tally.listed[queue] else sys.maxsize
+            yield from _dangling(store, queue, sorted(damage), lost, missing)
 
 
 def _entries_of(state: QueueState) -> int:
@@ -495,9 +501,14 @@ def _entries_of(state: QueueState) -> int:
 
 
 def _dangling(
-    store: StoreReader, queue: QueueId, damage: Sequence[Range], lost: Counter[QueueId]
+    store: StoreReader,
+    queue: QueueId,
+    damage: Sequence[Range],
+    lost: Counter[QueueId],
+    missing: int,
 ) -> Iterator[Finding]:
-    """One finding for entries that lead into `damage`, and one for other entries without a record."""
+    """One finding for entries that lead into `damage`, and one for other entries without a record: of more
+    than the queue has `missing` records, messages are lost."""
     state = store.snapshot().queues[queue]
     first: dict[Range | None, StoreError] = {}
     counts: Counter[bool] = Counter()
@@ -530,6 +541,8 @@ def _dangling(
     ):
         pass
     name, folder = queue.name, queue_folder(store, queue, state.batch)
+    if not state.batch and not lost[queue]:
+        lost[queue] = max(0, counts[False] - missing)
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,7 +165,7 @@ def verdict_of(
     store: StoreReader,
     findings: Sequence[Finding],
     damage: Sequence[tuple[int, int]],
-    lost: Mapping[QueueId, int],
+    lost: Counter[QueueId],
     records: int,
     start: BrokerStart | None,
 ) -> Verdict:
@@ -175,27 +175,25 @@ def verdict_of(
     for finding in findings:
         if finding.severity is not Severity.NOTE:
             wrong[finding.code] += finding.count
-    end, lost, after = store.log_range()[1], dict(lost), _messages_after_log(store)
+    end, lost, after = store.log_range()[1], +lost, _messages_after_log(store)
     ranges = list(damage)
     if wrong.keys() & {*LOST_END}:
         ranges.append((end, end))
-        lost.update(Counter(lost) + after)
+        lost += after
     refusals = () if start is None else start.refusals
     state = DAMAGED if ranges or lost else FLAWED if wrong or refusals else SOUND
     cuts = messages_cut(store.snapshot(), start)
     times = _times_around(store, ranges)
     return Verdict(
         state,
-        LostMessages(
-            sum(lost.values()), len(lost), *times, sum(stop - start for start, stop in damage)
-        ),
+        LostMessages(lost.total(), len(lost), *times, sum(stop - start for start, stop in damage)),
         sum(wrong[code] for code in _UNLISTED),
         sum(wrong[code] for code in _MOVED),
         None if start is None else not refusals,
         refusals,
         cuts + (after.total() if start is not None and start.plan is not None else 0),
         bool(wrong.keys() & {*_STOPPING}) or (_DANGLING in wrong and (bool(damage) or not ranges)),
-        _help(store, start, wrong, records, cuts, after.total()),
+        _help(store, start, wrong, records, cuts, after.total(), has_lost=bool(lost)),
     )
 
 
@@ -257,8 +255,11 @@ def _help(
     records: int,
     cuts: int,
     after_log: int,
+    *,
+    has_lost: bool,
 ) -> NextStep | None:
-    """What helps most: first what lets a broker start, then what keeps most."""
+    """What helps most: first what lets a broker start, then what keeps most. A rebuild, as a broker, lists
+    what follows a lost message at queue offsets that are too low."""
     refusals = () if start is None else start.refusals
     for refusal in refusals:
         if refusal.remedy:
@@ -275,6 +276,8 @@ def _help(
     if wrong.keys() & {*LOST_END}:
         where = "look for the end of the log in a replica or a copy"
         return NextStep(where, "without it a broker starts, and what was there is lost")
+    if has_lost:
+        return salvage
     if any(refusal.kind == QUEUE_FILE for refusal in refusals) or wrong.keys() & {*_IN_QUEUES}:
         return NextStep(rebuild, f"lists {every}")
     if plan is not None and (cuts or plan.empty_entries):

@@ -116,6 +116,20 @@ def test_a_message_with_a_damaged_body_is_lost(tmp_path: Path) -> None:
     assert lost == (1, 1, record["storeSize"])
 
 
+def test_a_record_that_names_another_topic_is_lost_to_its_queue(tmp_path: Path) -> None:
+    """A rebuild lists the messages behind it one place too low, and consumers skip one."""
+    store = unpack("clean-5.5.0", tmp_path)
+    record = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 0][20]
+    file = log_file_at(store, record["commitLogOffset"])
+    start = record["commitLogOffset"] - int(file.name)
+    stored = file.read_bytes()[start : start + record["storeSize"]]
+    write_in_log(store, record["commitLogOffset"] + stored.rindex(b"\x06orders") + 1, b"a")
+    verdict = judged(store)
+    assert (verdict.state, verdict.lost.messages, verdict.lost.queues) == (DAMAGED, 1, 1)
+    assert verdict.help is not None
+    assert "salvage" in verdict.help.command
+
+
 def test_messages_of_the_last_file_are_lost_though_an_empty_one_follows(tmp_path: Path) -> None:
     """A broker allocates the next file ahead, so that the log seems to end in the file before."""
     store = unpack("crash-5.3.3", tmp_path)
