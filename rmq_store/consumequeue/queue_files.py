@@ -301,9 +301,12 @@ class QueueFiles:
 
     def ends_with_empty_file(self, unit: int) -> bool:
         """Whether the last file begins at `unit`, the one after the last, or later: it has zeros, as a loss
-        of power leaves it. A broker takes the first for an entry (ConsumeQueue#truncateDirtyLogicFiles)."""
+        of power leaves it. A broker takes the first for an entry (ConsumeQueue#truncateDirtyLogicFiles).
+        Not where all entries before it expired: there the file tells the next queue offset."""
         segments = self.chain.segments
-        return bool(segments) and segments[-1].base >= unit * self.dtype.itemsize
+        if not segments or segments[-1].base < unit * self.dtype.itemsize:
+            return False
+        return unit > self.first_unit or not segments[-1].base
 
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the end of the first filled run."""

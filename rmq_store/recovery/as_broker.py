@@ -203,7 +203,7 @@ class BrokerQueue:
                 self.position = self.size
                 continue
             stops = ~self._sound(units) | (units["log_offset"] >= log_end)
-            self.has_empty_entry = bool(not self._sound(units[:1])[0])
+            self.has_empty_entry = not self._sound(units).any()
             stops[0] = False
             wrong = np.flatnonzero(stops)
             count = int(wrong[0]) if len(wrong) else len(units)
@@ -296,6 +296,14 @@ class BrokerQueue:
         found = _search(where, log_start)
         if found is not None:
             self.min_logic_offset = base + start + found * unit
+
+    @property
+    def serves_empty_entry(self) -> bool:
+        """Whether consumers meet an entry of zeros, or none of the entries before it. If all of them expired,
+        only the next queue offset is one higher."""
+        if not self.has_empty_entry:
+            return False
+        return len(self.files) > 1 or (not self.files[0][0] and self.min_offset < self.max_offset)
 
     @property
     def min_offset(self) -> int:
@@ -440,7 +448,7 @@ class BrokerRecovery:
             left = broker_queue.count_stale_units(end)
             if left:
                 report.entries_left[queue] = left
-            if broker_queue.has_empty_entry:
+            if broker_queue.serves_empty_entry:
                 report.empty_entries.append(queue)
         self.log.chain.close()
         report.files, report.seconds = self.changes.net_changes, time.monotonic() - begun

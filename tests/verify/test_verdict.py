@@ -206,6 +206,32 @@ def test_a_queue_file_without_an_entry_is_deleted_before_a_broker_takes_zeros_fo
         assert {queue: rows for queue, rows in contents(store).items() if rows} == before
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_file_without_an_entry_tells_where_a_queue_goes_on_whose_messages_expired(
+    tmp_path: Path, closed: bool
+) -> None:
+    """A broker gives the next message a queue offset that no consumer has passed."""
+    make_store(tmp_path, 140)
+    queue = tmp_path / "consumequeue" / "expired" / "0"
+    queue.mkdir(parents=True)
+    (queue / f"{8000:020}").write_bytes(bytes(400))
+    if not closed:
+        (tmp_path / "abort").touch()
+    assert verified(tmp_path).verdict.state == SOUND
+    recover(tmp_path)
+    with MessageStore.append_to(tmp_path) as writer:
+        assert writer.append({"topic": "expired", "queueId": 0, "body": b"x"}).queue_offset == 400
+
+
+def test_a_queue_file_that_begins_with_zeros_has_entries(tmp_path: Path) -> None:
+    make_store(tmp_path, 400)
+    file = max((tmp_path / "consumequeue" / "orders" / "1").iterdir())
+    file.write_bytes(bytes(40) + file.read_bytes()[40:])
+    codes = {finding.code for finding in verified(tmp_path).findings}
+    assert "queue-misses-record" in codes
+    assert "queue-file-empty" not in codes
+
+
 def test_what_a_start_takes_from_queues_is_said(tmp_path: Path) -> None:
     """A crash lost the end of the log, and not that of the queues."""
     store = unpack("crash-5.5.0", tmp_path)
