@@ -57,6 +57,7 @@ def _not_before(store: StoreReader, offsets: Iterable[GroupOffset]) -> Iterator[
     ends = {queue: state.max_offset for queue, state in states.items()}
     is_ahead = any(committed.offset > ends.get(committed.queue, 0) for committed in offsets)
     if is_ahead and current_end(store.log, end) > end:
+        store.refuse_other()
         with StoreReader.open(
             store.path, broker_name=store.broker_name, config=store.config
         ) as store_of_now:
