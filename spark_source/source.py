@@ -27,6 +27,7 @@ from spark_source.spark_types import (
     arrow_schema_for,
     batches_for_spark,
     checked_columns,
+    partitions_of,
     plain_errors,
     settle_reading_worker,
     spark_schema,
@@ -84,13 +85,10 @@ class RmqStoreReader(DataSourceReader):
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """Partitions with about equal numbers of selected bytes."""
-        return [InputPartition(task) for task in self.scan.plan(self.columns)]
+        return partitions_of(self.scan.plan(self.columns))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of a task. A query has no order of its own."""
-        # If the scan has no task, Spark creates an empty partition.
-        if partition.value is None:
-            return
         settle_reading_worker()
         with plain_errors():
             batches = self.scan.read(partition.value, self.columns, log_order=False)

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -34,7 +35,7 @@ from rmq_store.errors import InvalidArgumentError, StoreError, speak_as
 from rmq_store.files.parallel import made_ahead
 from rmq_store.heap_settings import settle_worker
 from rmq_store.reading.query import CORRUPT
-from rmq_store.scan.tasks import TO_PASS_DAMAGE
+from rmq_store.scan.tasks import TO_PASS_DAMAGE, Task
 
 SPARK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 MAX_MILLIS = (2**63 - 1) // 1000
@@ -57,6 +58,12 @@ SPARK_TYPES: dict[pa.DataType, DataType] = {
     PROPERTIES: MapType(StringType(), StringType(), valueContainsNull=True),
 }
 """Those of the columns of messages and tables."""
+
+
+def partitions_of(tasks: Sequence[Task]) -> Sequence[InputPartition]:
+    """A partition for each task; of no task one that reads nothing: what Spark calls `read` with then differs
+    between its releases."""
+    return [InputPartition(task) for task in tasks or [()]]
 
 
 def struct_field(field: pa.Field, meaning: str, *, nullable: bool = False) -> StructField:

@@ -38,7 +38,13 @@ from rmq_store.tables.diff import rows_of_differences
 from rmq_store.tables.plan import files_opened, log_files_between
 from rmq_store.tables.queues import damage_row
 from rmq_store.tables.table import TIMESTAMP, Row, Table
-from spark_source.spark_types import SPARK_TIMESTAMP, batch_for_spark, plain_errors, struct_field
+from spark_source.spark_types import (
+    SPARK_TIMESTAMP,
+    batch_for_spark,
+    partitions_of,
+    plain_errors,
+    struct_field,
+)
 from spark_source.streaming.micro_batch_ends import (
     Follower,
     StorePlace,
@@ -101,7 +107,7 @@ class TableReader(DataSourceReader):
                 Share(n, log_bytes=snapshot.log_end - snapshot.log_start)
                 for n, snapshot in snapshots
             ]
-        return [InputPartition(task) for task in tasks_of(self.scan.stores, shares)]
+        return partitions_of(tasks_of(self.scan.stores, shares))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -109,7 +115,7 @@ class TableReader(DataSourceReader):
         if self.table in (PLAN, STREAM):
             yield from self._batches(table.pieces_of_rows("", partition.value))
             return
-        for share in partition.value or ():  # without stores, Spark creates an empty partition
+        for share in partition.value:
             scan = self.scan.stores[share.store]
             with plain_errors(), scan.store.open() as store:
                 yield from self._batches(self._pieces(table, scan, share, store))

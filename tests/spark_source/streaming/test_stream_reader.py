@@ -31,6 +31,7 @@ from tests.support.damage import break_start, flip_in_log, write_at
 from tests.support.golden import Golden, in_a_queue, unpack, unpack_field, user_topic
 from tests.support.growing import Growing
 from tests.support.log_records import parts, records
+from tests.support.spark.reads import rows_of
 
 COLUMNS = "topic, queueId, queueOffset, commitLogOffset, keys, body"
 NAME = "clean-5.5.0"
@@ -255,15 +256,8 @@ def test_a_new_query_starts_at_the_end_or_where_the_options_say(golden: Golden) 
     ):
         reader = reader_of(path, **options)
         start = through_json(reader.initialOffset())
-        source = RmqStoreSource(
-            {"path": path, "columns": COLUMNS, **{k: v for k, v in options.items() if v}}
-        )
-        batch = source.reader(source.schema())
-        expected = [
-            row
-            for part in batch.partitions()
-            for row in pa.Table.from_batches(list(batch.read(part))).to_pylist()
-        ]
+        set_options = {name: value for name, value in options.items() if value}
+        expected = rows_of({"path": path, "columns": COLUMNS, **set_options})
         found = rows_between(reader, start, latest(reader, start))
         assert sorted(found, key=str) == sorted(expected, key=str), options
 
