@@ -485,19 +485,43 @@ def check_entries(
 ) -> Iterator[Finding]:
     """Findings for entries without a record. Searches only queues with more entries than
     records. `damage`: the log offsets of what the log lost, in any order. Counts in `lost` the messages
-    that queues list there."""
+    that queues list there, or that lack between records that no queue lists yet."""
     for queue, state in store.snapshot().queues.items():
+        yield from _lost_before_dispatch(store, queue, state, lost)
         if _entries_of(state) > tally.listed[queue] + tally.moved(queue):
             missing = tally.missing(queue) if tally.listed[queue] else sys.maxsize
             yield from _dangling(store, queue, sorted(damage), lost, missing)
+
+
+def _lost_before_dispatch(
+    store: StoreReader, queue: QueueId, state: QueueState, lost: Counter[QueueId]
+) -> Iterator[Finding]:
+    """The finding for queue offsets that no record has, before records that have the next ones."""
+    gone = Entries.none() if state.tail is None else state.tail.take(~state.tail.points_to_record)
+    if len(gone):
+        messages = int(gone.count.sum())
+        lost[queue] += messages
+        yield an_error(
+            "undispatched-lost",
+            queue_folder(store, queue, state.batch),
+            f"queue {queue.name}: {counted(messages, 'message')} lost, "
+            f"{_offsets(int(gone.offset[0]), int(gone.offset[-1]))}, that were in no queue yet",
+            "The damage of the log, which is reported too, had them. A broker that starts gives their queue "
+            "offsets to the messages after them",
+            count=messages,
+        )
+
+
+def _end_before_tail(state: QueueState) -> int:
+    return state.max_offset if state.tail is None else int(state.tail.offset[0])
 
 
 def _entries_of(state: QueueState) -> int:
     """The minimum number of entries in a queue's files; for a BatchConsumeQueue, of its units."""
     if state.batch:
         return state.file_stop - state.file_start
-    stop = state.max_offset if state.tail is None else int(state.tail.offset[0])
-    return min(stop, state.file_stop) - max(state.min_offset, state.file_start)
+    stop = min(_end_before_tail(state), state.file_stop)
+    return stop - max(state.min_offset, state.file_start)
 
 
 def _dangling(
@@ -513,10 +537,11 @@ def _dangling(
     first: dict[Range | None, StoreError] = {}
     counts: Counter[bool] = Counter()
     of_others = 0  # entries that lead to records of other queues
+    unexplained = 0  # entries that lead to no record, and into no damage
     messages, low, high = 0, sys.maxsize, -1  # that are lost in damage, and their queue offsets
 
     def take(error: StoreError) -> None:
-        nonlocal of_others, messages, low, high
+        nonlocal of_others, unexplained, messages, low, high
         if error.reason.endswith(OTHER_OFFSET):
             return  # its record is reported as listed elsewhere
         place = None if error.entry is None else _around(damage, error.entry.log_offset)
@@ -525,6 +550,8 @@ def _dangling(
         of_others += units if place is None and error.reason.endswith(NOT_OF_QUEUE) else 0
         if place is not None or isinstance(error, MissingFileError):
             lost[queue] += 1 if error.entry is None else error.entry.messages
+        else:
+            unexplained += units
         if place is not None and error.entry is not None:
             messages += error.entry.messages
             low = min(low, error.entry.queue_offset)
@@ -532,7 +559,7 @@ def _dangling(
         first.setdefault(place, error)
 
     for _ in store.read_slices(
-        [QueueSlice(queue, state.min_offset, state.max_offset)],
+        [QueueSlice(queue, state.min_offset, _end_before_tail(state))],
         columns=("flag",),
         check_crc=bool(damage),  # it may be of a body alone
         check_ends=False,
@@ -541,8 +568,8 @@ def _dangling(
     ):
         pass
     name, folder = queue.name, queue_folder(store, queue, state.batch)
-    if not state.batch and not lost[queue]:
-        lost[queue] = max(0, counts[False] - missing)
+    if not state.batch:
+        lost[queue] += max(0, unexplained - missing)
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
         more = f" and {len(places) - 1} more places" if len(places) > 1 else ""

@@ -47,13 +47,15 @@ LOST_END = ("log-end-lost", "checkpoint-ahead")
 @dataclass(frozen=True, slots=True)
 class LostMessages:
     """Messages that are lost, as far as queues list them: how many, of how many queues, and when the
-    messages around them were stored (ms). `bytes`: damaged or missing bytes of the log."""
+    messages around them were stored (ms). `bytes`: damaged or missing bytes of the log. `are_all`: whether
+    queues list what was in all of these bytes."""
 
     messages: int = 0
     queues: int = 0
     after_ms: int | None = None
     before_ms: int | None = None
     bytes: int = 0
+    are_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Verdict:
         said, lost = [], self.lost
         if lost.messages:
             which = f"{counted(lost.messages, 'message')} of {counted(lost.queues, 'queue')}"
-            said.append(f"{which} lost{_when(lost)}")
+            said.append(f"{'' if lost.are_all else 'at least '}{which} lost{_when(lost)}")
         elif lost.bytes:
             said.append(f"{counted(lost.bytes, 'byte')} of the log lost{_when(lost)}")
         if self.unlisted:
@@ -133,7 +135,7 @@ class Verdict:
         if self.moved:
             said.append(f"{counted(self.moved, 'message')} at another queue offset than their own")
         if not said and self.state == FLAWED:
-            said.append("no message is lost")
+            said.append("no message is known to be lost")
         return self.state if not said else f"{self.state}: {'; '.join(said)}"
 
     def _broker(self) -> str:
@@ -183,10 +185,12 @@ def verdict_of(
     refusals = () if start is None else start.refusals
     state = DAMAGED if ranges or lost else FLAWED if wrong or refusals else SOUND
     cuts = messages_cut(store.snapshot(), start)
+    lost_bytes = sum(stop - start for start, stop in damage)
+    are_all = all(stop <= store.snapshot().last_listed for _, stop in damage)
     times = _times_around(store, ranges)
     return Verdict(
         state,
-        LostMessages(lost.total(), len(lost), *times, sum(stop - start for start, stop in damage)),
+        LostMessages(lost.total(), len(lost), *times, lost_bytes, are_all),
         sum(wrong[code] for code in _UNLISTED),
         sum(wrong[code] for code in _MOVED),
         None if start is None else not refusals,
@@ -244,7 +248,12 @@ def messages_cut(snapshot: StoreSnapshot, start: BrokerStart | None) -> int:
     for queue, state in snapshot.queues.items():
         low, high = start.plan.queues.get(queue, (0, 0))
         kept = max(0, min(high, state.max_offset) - max(low, state.min_offset))
-        cut += state.max_offset - state.min_offset - kept
+        messages = state.max_offset - state.min_offset
+        if (
+            state.tail is not None
+        ):  # a broker gives the queue offsets of lost messages to the next ones
+            messages -= int(state.tail.count[~state.tail.points_to_record].sum())
+        cut += max(0, messages - kept)
     return cut
 
 

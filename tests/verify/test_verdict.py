@@ -17,6 +17,7 @@ import pytest
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.errors import InvalidArgumentError
+from rmq_store.format.queues import QUEUE_ENTRY, QueueId
 from rmq_store.recovery import recover
 from rmq_store.recovery.recover_store import broker_start, plan_recovery
 from rmq_store.verify.findings import Severity
@@ -105,6 +106,45 @@ def test_what_is_lost_is_what_the_range_had(
     after = [r["storeTimestamp"] for r in store.truth if r["commitLogOffset"] >= stop]
     assert verdict.lost.after_ms == before[-1]
     assert verdict.lost.before_ms == (after[0] if after else None)
+
+
+def test_messages_that_were_in_no_queue_yet_are_lost_too(tmp_path: Path) -> None:
+    """The records behind them say which queue offsets are gone. A broker gives these to the next messages."""
+    store = unpack("hours-crash-5.5.0", tmp_path)
+    with store.open() as opened:
+        listed = opened.snapshot().last_listed
+    file = next(path for path in log_files(store) if int(path.name) > listed)
+    start = int(file.name)
+    stop = start + file.stat().st_size
+    file.unlink()
+    report = verified(store.path, broker_conf=store.conf)
+    lost = report.verdict.lost
+    assert (lost.messages, lost.queues) == lost_of(store, start, stop)
+    assert report.verdict.sentence().startswith(f"damaged: at least {lost.messages} messages")
+    named = [finding.count for finding in report.findings if finding.code == "undispatched-lost"]
+    assert sum(named) == lost.messages
+    plan = broker_start(Path(store.path), StoreConfig.of(store.conf)).plan
+    assert plan is not None
+    ends = sum(stop - start for start, stop in plan.queues.values())
+    assert report.verdict.cuts == len(store.truth) - lost.messages - ends
+
+
+def test_messages_without_entry_and_record_are_lost(tmp_path: Path) -> None:
+    store = unpack("hours-clean-5.5.0", tmp_path)
+    queue = QueueId("orders", 3)
+    with store.open() as opened:
+        middle = opened.log_offset_of(queue, 660)
+    gone = log_file_at(store, middle)
+    start, stop = int(gone.name), int(gone.name) + gone.stat().st_size
+    gone.unlink()
+    file = Path(store.path, "consumequeue", *map(str, queue), f"{600 * QUEUE_ENTRY.itemsize:020}")
+    resize(file, 44 * QUEUE_ENTRY.itemsize)
+    cut = [r for r in store.truth if r["topic"] == "orders" and r["queueId"] == 3][644:700]
+    kept = [r for r in cut if not start <= r["commitLogOffset"] < stop]
+    assert 0 < len(kept) < len(cut)
+    verdict = judged(store)
+    assert verdict.lost.messages == lost_of(store, start, stop)[0]
+    assert verdict.unlisted == len(kept)
 
 
 def test_a_message_with_a_damaged_body_is_lost(tmp_path: Path) -> None:
