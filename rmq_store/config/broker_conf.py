@@ -39,8 +39,16 @@ _QUARTER_MS = _HOUR_MS // 4
 
 
 def paths_in(setting: str | None) -> list[str]:
-    """The paths of a setting that may name several; none if it is not set."""
-    return [path for part in (setting or "").split(PATH_SPLITTER) if (path := part.strip())]
+    """The paths of a setting that may name several; none if it is not set. Raises InvalidArgumentError for a
+    blank around one, which a broker takes as a part of its name (MultiPathMappedFileQueue#getPaths)."""
+    paths = (setting or "").strip().split(PATH_SPLITTER)
+    if any(path != path.strip() for path in paths):
+        raise InvalidArgumentError(
+            reason="a path of the log begins or ends with a blank, which a broker takes as a part of it",
+            actual=repr(setting),
+            advice="Give the folders as the broker has them, without blanks around the comma",
+        )
+    return [path for path in paths if path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +214,16 @@ class StoreConfig:
         values: dict[str, Any] = {}
         for name, text in read_properties(path).items():
             name = _OLD_NAMES.get(name, name)
-            if name in names and text != _UNSET:
+            if name in names and text.strip() != _UNSET:
                 try:
                     values[name] = _typed(name, text)
                 except InvalidArgumentError as error:
                     raise CorruptConfigError(
-                        path, reason=error.reason, expected=error.expected, actual=error.actual
+                        path,
+                        reason=error.reason,
+                        expected=error.expected,
+                        actual=repr(text),
+                        advice="A broker takes its default instead: correct the value, or remove the line",
                     ) from error
         return cls(**values)
 
@@ -227,9 +239,10 @@ ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def _typed(name: str, value: Any) -> Any:
-    """`value` converted to the type of config field `name`."""
+    """`value` converted to the type of config field `name`. A broker trims texts alone
+    (MixAll#properties2Object)."""
     kind = str(StoreConfig.__annotations__[_OLD_NAMES.get(name, name)])
-    text = str(value).strip()
+    text = str(value)
     if "bool" in kind:
         if text.lower() not in ("true", "false"):
             raise InvalidArgumentError(
@@ -238,11 +251,11 @@ def _typed(name: str, value: Any) -> Any:
         return text.lower() == "true"
     if "int" in kind:
         least = 0 if re.search("Reserved|Ratio|LeastPages", name) else 1
-        if not re.fullmatch(r"\d+", text) or int(text) < least:
+        if not re.fullmatch(r"\+?\d+", text) or int(text) < least:
             what = "a whole number above 0" if least else "a whole number"
             raise InvalidArgumentError(reason=f"{name} is not {what}", actual=value)
         return int(text)
-    return text
+    return text.strip()
 
 
 def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -276,7 +289,7 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
             reason=f"java.util.Properties cannot read the file: {error}",
             advice="A broker does not start with it. Write a backslash twice",
         ) from None
-    return {name: value.strip() for name, value in properties.items()}
+    return properties
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_topic_configs
-from rmq_store.errors import CorruptConfigError, MissingFileError
+from rmq_store.errors import CorruptConfigError, InvalidArgumentError, MissingFileError
 from tests.support.golden import unpack
+from tests.support.stores import make_store
 
 FASTJSON_1 = (
     '{\n\t"offsetTable":{\n\t\t"T@g":{0:25,1:26\n\t\t},\n\t\t"%RETRY%g@g":{0:3\n\t\t}\n\t}\n}'
@@ -110,3 +112,24 @@ def test_a_configuration_is_read_as_java_reads_properties(tmp_path: Path) -> Non
     conf.write_text("storePathRootDir=C:\\users\n", "utf-8")
     with pytest.raises(CorruptConfigError, match="Properties cannot read"):
         StoreConfig.read(conf)
+
+
+@pytest.mark.parametrize(
+    "line", ["mappedFileSizeCommitLog=131072 ", "timerWheelEnable=true ", "maxIndexNum=1_000"]
+)
+def test_a_value_for_which_a_broker_takes_its_default_is_refused(tmp_path: Path, line: str) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerName=a \nmaxHashSlotNum=+200\n{line}\n", "utf-8")
+    with pytest.raises(CorruptConfigError, match="A broker takes its default instead"):
+        StoreConfig.read(conf)
+    conf.write_text("brokerName=a \nmaxHashSlotNum=+200\n", "utf-8")
+    config = StoreConfig.read(conf)
+    assert (config.brokerName, config.maxHashSlotNum) == ("a", 200)
+
+
+def test_a_blank_beside_the_comma_is_a_part_of_a_path(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    make_store(store, 10)
+    for folders in (f"{store}/commitlog, {tmp_path}/b", f"{store}/commitlog ,{tmp_path}/b"):
+        with pytest.raises(InvalidArgumentError, match="without blanks around the comma"):
+            MessageStore.open(store, config={"storePathCommitLog": folders})
