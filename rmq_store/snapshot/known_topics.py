@@ -75,7 +75,7 @@ class KnownTopics:
         if topic in self.queue_counts or topic.startswith(LMQ_PREFIX):
             return self.queue_counts.get(topic, 0)
         own = is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        may_be_deleted = self._lists_all_topics and not own
+        may_be_deleted = self.lists_all and not own
         return 0 if may_be_deleted or topic not in self.with_queues else _ANY_NUMBER
 
     @property
@@ -97,7 +97,8 @@ class KnownTopics:
         return sorted({*self.with_queues, *self.declared})
 
     @cached_property
-    def _lists_all_topics(self) -> bool:
+    def lists_all(self) -> bool:
+        """Whether a topic that topics.json does not have is unknown to the broker. Raises AccessError."""
         return self.problem is None and lists_all_topics(self._root)
 
     def is_undeclared(self, topic: str) -> bool:
@@ -110,7 +111,7 @@ class KnownTopics:
         if topic in self.declared or topic.startswith(RETRY_PREFIX):
             return False
         own = is_system_topic(topic) and not topic.startswith(DLQ_PREFIX)
-        return not own and self._lists_all_topics
+        return not own and self.lists_all
 
     def is_read(self, queue: QueueId) -> bool:
         """Whether consumers get the messages of a queue: topics.json has its topic and lets them read it.

@@ -656,11 +656,14 @@ def _queueless(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records whose queue has no files.
 
     If topics.json has the topic, the queue is lost, or the topic was created again and has no message in the
-    queue yet: not since a time of which another queue of the topic lists messages.
+    queue yet: not since a time of which another queue of the topic lists messages. Without the file nothing
+    tells whether the topic was deleted.
     """
+    known = store.view.topics.lists_all
     for queue, parts in sorted(tally.queueless.items()):
         most = store.view.topics.most_queues(queue.topic)
         kept = most > 0 and _begins_before(store, queue.topic, max(part.last for part in parts))
+        is_deleted = known and queue.queue_id >= most
         count, last = sum(part.records for part in parts), _of_last_life(parts)
         back = "brings them back"
         if last < count:
@@ -670,20 +673,18 @@ def _queueless(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
         if kept:
             severity, state = Severity.ERROR, "has no files, though its topic is there"
             advice = _REBUILD
-        elif queue.queue_id >= most:
+        elif is_deleted:
             fewer = ", which has fewer queues now" if most else ""
             severity, state = Severity.NOTE, f"is gone with its topic{fewer}"
             advice = f"Normal after a topic was deleted; a rebuild {back}"
         else:
-            severity = Severity.WARNING
-            state = (
-                "has no files, though its topic is there: it lost them, or the topic was deleted and created "
-                "again and has no message yet. No file tells which"
-            )
-            advice = f"Normal if the topic was created again; if not, a rebuild {back}: {_TO_NEW}"
+            severity, there = Severity.WARNING, ", though its topic is there" if most else ""
+            again = " and created again and has no message yet" if most else ""
+            state = f"has no files{there}: it lost them, or the topic was deleted{again}. No file tells which"
+            advice = f"Normal if the topic was deleted; if not, a rebuild {back}: {_TO_NEW}"
         yield Finding(
             severity,
-            "queue-missing" if kept or queue.queue_id < most else "queue-deleted",
+            "queue-deleted" if is_deleted and not kept else "queue-missing",
             queue_folder(store, queue),
             f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue {state}",
             advice,

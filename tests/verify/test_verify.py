@@ -206,6 +206,20 @@ def test_a_queue_without_files_is_an_error_while_its_topic_is_configured(
     assert "queue-missing" not in codes(report)
 
 
+def test_a_topic_without_queues_may_be_lost_where_no_topics_json_says_more(
+    clean: GoldenStore,
+) -> None:
+    topic = queue_file(clean).parent.parent
+    shutil.rmtree(topic)
+    shutil.rmtree(Path(clean.path) / "config")
+    report = verified(clean.path)
+    missing = [finding for finding in report.findings if finding.code == "queue-missing"]
+    assert {finding.severity for finding in missing} == {Severity.WARNING}
+    gone = sum(record["topic"] == topic.name for record in clean.truth)
+    assert report.verdict.unlisted == sum(finding.count for finding in missing) == gone
+    assert "queue-deleted" not in codes(report)
+
+
 def test_an_index_with_a_gap_or_none(clean: GoldenStore) -> None:
     folder = Path(clean.path) / "index"
     file = sorted(folder.iterdir())[0]
