@@ -173,15 +173,17 @@ def not_acknowledged(store: StoreReader, offsets: Mapping[GroupQueue, int]) -> C
 
 
 def not_acknowledged_before(store: StoreReader, log_offset: int) -> int:
-    """How many messages that groups popped, before their offsets, and did not acknowledge come to no consumer
-    again without the records before a log offset: their own, and those of their check points."""
+    """How many messages that groups popped and did not acknowledge come to no consumer again without the
+    records before a log offset: their own, and those of their check points. Those from a group's offset on
+    are counted with what it has not read."""
     committed, states = store.consumer_offsets(), store.snapshot().queues
     firsts: dict[QueueId, int] = {}
     count = 0
     for row in popped(store, ignore_error):
         queue, offset = place_of_pop_row(row)
-        passed = committed.get(row["consumerGroup"], {}).get(queue.topic, {}).get(queue.queue_id, 0)
-        if row["state"] not in _OPEN or offset >= passed or queue not in states:
+        passed = committed.get(row["consumerGroup"], {}).get(queue.topic, {}).get(queue.queue_id)
+        is_unread = passed is not None and offset >= passed
+        if row["state"] not in _OPEN or is_unread or queue not in states:
             continue
         if queue not in firsts:
             firsts[queue] = store.view.offset_at_log(queue, log_offset)

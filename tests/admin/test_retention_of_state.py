@@ -72,6 +72,17 @@ def test_what_was_popped_and_not_acknowledged_has_not_been_read(tmp_path: Path) 
         assert not unfinished_before(store, min(places))
 
 
+def test_what_a_group_popped_that_has_no_offset_yet_has_not_been_read(tmp_path: Path) -> None:
+    path = unpack_field("pop-stages-5.5.0", tmp_path, "state") / "s1-8acked-2changed"
+    with MessageStore.open(path) as store:
+        assert not store.consumer_offsets()
+        left = sum(row["state"] in ("invisible", "due") for row in store.table("pop").to_pylist())
+        unread = {
+            loss.reader: loss.messages for loss in unfinished_before(store, store.log_range()[1])
+        }
+    assert unread["popped and not acknowledged"] == left > 0
+
+
 def test_what_somebody_has_not_read_goes_only_if_asked_for(store: GoldenStore) -> None:
     before = store.fingerprint()
     with pytest.raises(InvalidArgumentError) as refused:
