@@ -306,7 +306,7 @@ class QueueFiles:
         segments = self.chain.segments
         if not segments or segments[-1].base < unit * self.dtype.itemsize:
             return False
-        return unit > self.first_unit or not segments[-1].base
+        return unit > self.first_unit or not segments[0].base
 
     def _filled_units(self, segment: SegmentFile, first: int) -> int:
         """How many units of a file count as written: up to the end of the first filled run."""

@@ -568,7 +568,8 @@ def _dangling(
     ):
         pass
     name, folder = queue.name, queue_folder(store, queue, state.batch)
-    if not state.batch:
+    are_of_others = 1 < of_others == counts[False]
+    if not state.batch and not are_of_others:
         lost[queue] += max(0, unexplained - missing)
     if counts[True]:
         places = sorted(place[0] for place in first if place is not None)
@@ -586,7 +587,7 @@ def _dangling(
             count=counts[True],
         )
     if counts[False]:
-        meaning, todo = _without_record(first[None], are_of_others=1 < of_others == counts[False])
+        meaning, todo = _without_record(first[None], are_of_others=are_of_others)
         yield an_error(
             "queue-dangling-entry",
             folder,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ STARTS = [
 ]
 LOG_END, LATER = 951_545, 953_509  # of clean-5.5.0, and where the baseline's broker had it
 OF_BODY = 88  # bytes of a record before its body, of hosts with IPv4
+LAST_QUEUE_FILE = "00000000000000004000"  # of the longest queues of clean-5.5.0
 DELIVERED_MEANWHILE = ("payments", "%RETRY%g-retry")
 
 
@@ -261,6 +263,27 @@ def test_a_file_without_an_entry_tells_where_a_queue_goes_on_whose_messages_expi
     recover(tmp_path)
     with MessageStore.append_to(tmp_path) as writer:
         assert writer.append({"topic": "expired", "queueId": 0, "body": b"x"}).queue_offset == 400
+
+
+def test_a_queue_of_zeros_alone_is_emptied_by_a_recovery(tmp_path: Path) -> None:
+    make_store(tmp_path, 140)
+    for file in (tmp_path / "consumequeue/orders/0").iterdir():
+        file.write_bytes(bytes(400))
+    recover(tmp_path)
+    with MessageStore.open(tmp_path) as store:
+        assert verified(tmp_path).verdict.state == SOUND
+        assert store.max_offset("orders", 0) == 40
+
+
+def test_a_file_of_another_queue_is_no_loss(tmp_path: Path) -> None:
+    """Each of its entries leads to an intact record, which its own queue lists or a rebuild does."""
+    store = unpack("clean-5.5.0", tmp_path)
+    queues = Path(store.path) / "consumequeue" / "orders"
+    shutil.copy(queues / "1" / LAST_QUEUE_FILE, queues / "0" / LAST_QUEUE_FILE)
+    verdict = judged(store)
+    assert (verdict.state, verdict.lost.messages) == (FLAWED, 0)
+    assert verdict.help is not None
+    assert "rebuild" in verdict.help.command
 
 
 def test_a_queue_file_that_begins_with_zeros_has_entries(tmp_path: Path) -> None:
