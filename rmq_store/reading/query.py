@@ -357,7 +357,7 @@ def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
     words = (
         tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several_values("tags", tags) or ()
     )
-    wanted = frozenset(word.strip() for word in words if word.strip())
+    wanted = frozenset(written_text("a tag", word).strip() for word in words if word.strip())
     return None if not wanted or ALL_TAGS in wanted else wanted
 
 

@@ -208,6 +208,7 @@ def test_usage_counts_a_record_of_light_queues_once(golden: Golden) -> None:
         ("offsets STORE --group g-slow --reset-to-time 1795253026", "as seconds"),
         ("find STORE --property x", "is not NAME=VALUE"),
         ("find STORE --property a=\udcff", "a property is not UTF-8"),
+        ("find STORE --tag \udcff", "a tag is not UTF-8"),
         ("find STORE --key \udcff", "a key is not UTF-8"),
         ("find STORE --id \udcff", "message_id is not UTF-8"),
         ("trace STORE \udcff", "a key is not UTF-8"),

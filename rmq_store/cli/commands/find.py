@@ -264,7 +264,9 @@ def _in_charset(text: str, charset: str | None) -> bytes:
     try:
         return text.encode(charset or "utf-8")
     except UnicodeEncodeError:
-        raise click.UsageError(f"{text!r} cannot be written in charset {charset}") from None
+        raise click.UsageError(
+            f"{text!r} cannot be written in charset {charset or 'utf-8'}"
+        ) from None
 
 
 def _id_leads_to(store: StoreReader, message_id: str | None) -> str:
