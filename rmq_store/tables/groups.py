@@ -56,8 +56,9 @@ def _not_before(store: StoreReader, offsets: Iterable[GroupOffset]) -> Iterator[
     states, end = store.snapshot().queues, store.log_range()[1]
     ends = {queue: state.max_offset for queue, state in states.items()}
     is_ahead = any(committed.offset > ends.get(committed.queue, 0) for committed in offsets)
-    if is_ahead and current_end(store.log, end) > end:
+    if is_ahead:
         store.refuse_other()
+    if is_ahead and current_end(store.log, end) > end:
         with StoreReader.open(
             store.path, broker_name=store.broker_name, config=store.config
         ) as store_of_now:
