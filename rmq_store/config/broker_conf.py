@@ -33,22 +33,17 @@ _OLD_NAMES = {  # spelling up to 4.9, still accepted
 }
 _UNSET = "null"  # in a configuration that a running broker printed
 PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
+_OF_SEVERAL_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+_MOST_INT = 2**31 - 1  # of Java
 _MOST_HOURS = 23
 _HOUR_MS = 3_600_000
 _QUARTER_MS = _HOUR_MS // 4
 
 
 def paths_in(setting: str | None) -> list[str]:
-    """The paths of a setting that may name several; none if it is not set. Raises InvalidArgumentError for a
-    blank around one, which a broker takes as a part of its name (MultiPathMappedFileQueue#getPaths)."""
-    paths = (setting or "").strip().split(PATH_SPLITTER)
-    if any(path != path.strip() for path in paths):
-        raise InvalidArgumentError(
-            reason="a path of the log begins or ends with a blank, which a broker takes as a part of it",
-            actual=repr(setting),
-            advice="Give the folders as the broker has them, without blanks around the comma",
-        )
-    return [path for path in paths if path]
+    """The paths of a setting that may name several; none if it is not set. A blank beside a comma is part of
+    a path (MultiPathMappedFileQueue#getPaths)."""
+    return [path for path in (setting or "").strip().split(PATH_SPLITTER) if path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +218,7 @@ class StoreConfig:
                         reason=error.reason,
                         expected=error.expected,
                         actual=repr(text),
-                        advice="A broker takes its default instead: correct the value, or remove the line",
+                        advice=error.advice,
                     ) from error
         return cls(**values)
 
@@ -239,22 +234,42 @@ ConfigLike = StoreConfig | Mapping[str, Any] | str | os.PathLike[str] | None
 
 
 def _typed(name: str, value: Any) -> Any:
-    """`value` converted to the type of config field `name`. A broker trims texts alone
-    (MixAll#properties2Object)."""
+    """`value` converted to the type of config field `name`.
+
+    Raises InvalidArgumentError for a value that a broker reads otherwise (MixAll#properties2Object, which
+    trims texts alone), and for a number that fits no store.
+    """
     kind = str(StoreConfig.__annotations__[_OLD_NAMES.get(name, name)])
     text = str(value)
     if "bool" in kind:
         if text.lower() not in ("true", "false"):
             raise InvalidArgumentError(
-                reason=f"{name} is not a boolean", expected="true or false", actual=value
+                reason=f"{name} is not a boolean",
+                expected="true or false",
+                actual=value,
+                advice="A broker reads it as false. Correct the value",
             )
         return text.lower() == "true"
     if "int" in kind:
         least = 0 if re.search("Reserved|Ratio|LeastPages", name) else 1
-        if not re.fullmatch(r"\+?\d+", text) or int(text) < least:
+        is_read = re.fullmatch(r"[+-]?\d+", text) and abs(int(text)) <= _MOST_INT
+        if not is_read or int(text) < least:
             what = "a whole number above 0" if least else "a whole number"
-            raise InvalidArgumentError(reason=f"{name} is not {what}", actual=value)
+            raise InvalidArgumentError(
+                reason=f"{name} is not {what}",
+                actual=value,
+                advice="Correct the value"
+                if is_read
+                else "A broker ignores it and takes its default. Correct the value, or remove it",
+            )
         return int(text)
+    paths = text.strip().split(PATH_SPLITTER)
+    if name in _OF_SEVERAL_PATHS and any(path != path.strip() for path in paths):
+        raise InvalidArgumentError(
+            reason=f"{name} has a blank beside a comma, which a broker reads as part of the folder's name",
+            actual=value,
+            advice="Name the folders that the broker used, without blanks beside the commas",
+        )
     return text.strip()
 
 

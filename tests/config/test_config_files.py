@@ -8,13 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig, paths_in
 from rmq_store.config.consumer_offsets import read_consumer_offsets
 from rmq_store.config.topics_json import read_topic_configs
 from rmq_store.errors import CorruptConfigError, InvalidArgumentError, MissingFileError
 from tests.support.golden import unpack
-from tests.support.stores import make_store
 
 FASTJSON_1 = (
     '{\n\t"offsetTable":{\n\t\t"T@g":{0:25,1:26\n\t\t},\n\t\t"%RETRY%g@g":{0:3\n\t\t}\n\t}\n}'
@@ -114,22 +112,42 @@ def test_a_configuration_is_read_as_java_reads_properties(tmp_path: Path) -> Non
         StoreConfig.read(conf)
 
 
+DEFAULT, FALSE, NOTHING = "takes its default", "reads it as false", "Correct the value"
+
+
+# What MixAll#properties2Object of 5.5.0 makes of each.
 @pytest.mark.parametrize(
-    "line", ["mappedFileSizeCommitLog=131072 ", "timerWheelEnable=true ", "maxIndexNum=1_000"]
+    ("line", "advice"),
+    [
+        ("mappedFileSizeCommitLog=131072 ", DEFAULT),
+        ("maxIndexNum=1_000", DEFAULT),
+        ("mappedFileSizeCommitLog=9999999999", DEFAULT),
+        ("timerWheelEnable=true ", FALSE),
+        ("enableCompaction=yes", FALSE),
+        ("maxIndexNum=-5", NOTHING),
+        ("maxIndexNum=0", NOTHING),
+    ],
 )
-def test_a_value_for_which_a_broker_takes_its_default_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_value_that_a_broker_reads_otherwise_is_refused(
+    tmp_path: Path, line: str, advice: str
+) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=a \nmaxHashSlotNum=+200\n{line}\n", "utf-8")
-    with pytest.raises(CorruptConfigError, match="A broker takes its default instead"):
+    with pytest.raises(CorruptConfigError) as refused:
         StoreConfig.read(conf)
+    said = refused.value.advice or ""
+    assert NOTHING in said
+    assert [each for each in (DEFAULT, FALSE) if each in said] == [advice] * (advice != NOTHING)
     conf.write_text("brokerName=a \nmaxHashSlotNum=+200\n", "utf-8")
     config = StoreConfig.read(conf)
     assert (config.brokerName, config.maxHashSlotNum) == ("a", 200)
 
 
-def test_a_blank_beside_the_comma_is_a_part_of_a_path(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    make_store(store, 10)
-    for folders in (f"{store}/commitlog, {tmp_path}/b", f"{store}/commitlog ,{tmp_path}/b"):
-        with pytest.raises(InvalidArgumentError, match="without blanks around the comma"):
-            MessageStore.open(store, config={"storePathCommitLog": folders})
+def test_a_blank_beside_a_comma_is_a_part_of_a_path(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    for paths in ("/data/a, /data/b", "/data/a ,/data/b"):
+        conf.write_text(f"storePathCommitLog={paths}\n", "utf-8")
+        with pytest.raises(CorruptConfigError, match="without blanks beside the commas"):
+            StoreConfig.read(conf)
+        with pytest.raises(InvalidArgumentError, match="storePathCommitLog has a blank"):
+            StoreConfig.of({"storePathCommitLog": paths})
