@@ -58,6 +58,19 @@ class QueueState:
     after_log: int = 0
     has_hole: bool = False
 
+    @property
+    def tail_start(self) -> int:
+        """The queue offset where the tail begins; `max_offset` without a tail."""
+        return self.max_offset if self.tail is None else int(self.tail.offset[0])
+
+    @property
+    def lost_from_tail(self) -> Entries:
+        """An entry for each message that the log lost before a queue file listed it: records after it in the
+        tail have the next queue offsets."""
+        if self.tail is None:
+            return Entries.none()
+        return self.tail.take(~self.tail.points_to_record)
+
 
 EMPTY_QUEUE = QueueState(0, 0, 0, 0)
 

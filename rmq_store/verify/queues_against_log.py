@@ -483,9 +483,9 @@ def _unlisted(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
 def check_entries(
     store: StoreReader, tally: QueueTally, damage: Sequence[Range], lost: Counter[QueueId]
 ) -> Iterator[Finding]:
-    """Findings for entries without a record. Searches only queues with more entries than
-    records. `damage`: the log offsets of what the log lost, in any order. Counts in `lost` the messages
-    that queues list there, or that lack between records that no queue lists yet."""
+    """Findings for entries without a record, and for messages lost before a queue file listed them. Searches
+    only queues with more entries than records. `damage`: the log offsets of what the log lost, in any order.
+    Adds the lost messages of each queue to `lost`."""
     for queue, state in store.snapshot().queues.items():
         yield from _lost_before_dispatch(store, queue, state, lost)
         if _entries_of(state) > tally.listed[queue] + tally.moved(queue):
@@ -496,31 +496,28 @@ def check_entries(
 def _lost_before_dispatch(
     store: StoreReader, queue: QueueId, state: QueueState, lost: Counter[QueueId]
 ) -> Iterator[Finding]:
-    """The finding for queue offsets that no record has, before records that have the next ones."""
-    gone = Entries.none() if state.tail is None else state.tail.take(~state.tail.points_to_record)
-    if len(gone):
-        messages = int(gone.count.sum())
+    """The finding for messages that the log lost before a queue file listed them. Adds them to `lost`."""
+    entries = state.lost_from_tail
+    messages = int(entries.count.sum())
+    if messages:
         lost[queue] += messages
+        offsets = _offsets(int(entries.offset[0]), int(entries.offset[-1]))
         yield an_error(
             "undispatched-lost",
             queue_folder(store, queue, state.batch),
-            f"queue {queue.name}: {counted(messages, 'message')} lost, "
-            f"{_offsets(int(gone.offset[0]), int(gone.offset[-1]))}, that were in no queue yet",
-            "The damage of the log, which is reported too, had them. A broker that starts gives their queue "
-            "offsets to the messages after them",
+            f"queue {queue.name}: {counted(messages, 'message')} lost, {offsets}, before a queue file listed "
+            "them",
+            "Search a replica or a copy for them. A broker that starts gives their queue offsets to the "
+            "messages after them",
             count=messages,
         )
-
-
-def _end_before_tail(state: QueueState) -> int:
-    return state.max_offset if state.tail is None else int(state.tail.offset[0])
 
 
 def _entries_of(state: QueueState) -> int:
     """The minimum number of entries in a queue's files; for a BatchConsumeQueue, of its units."""
     if state.batch:
         return state.file_stop - state.file_start
-    stop = min(_end_before_tail(state), state.file_stop)
+    stop = min(state.tail_start, state.file_stop)
     return stop - max(state.min_offset, state.file_start)
 
 
@@ -559,7 +556,7 @@ def _dangling(
         first.setdefault(place, error)
 
     for _ in store.read_slices(
-        [QueueSlice(queue, state.min_offset, _end_before_tail(state))],
+        [QueueSlice(queue, state.min_offset, state.tail_start)],
         columns=("flag",),
         check_crc=bool(damage),  # it may be of a body alone
         check_ends=False,
@@ -656,15 +653,15 @@ def _waiting(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
 def _queueless(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
     """Findings for records whose queue has no files.
 
-    If topics.json has the topic, the queue is lost, or the topic was created again and has no message in the
-    queue yet: not since a time of which another queue of the topic lists messages. Without the file nothing
-    tells whether the topic was deleted.
+    topics.json shows whether the topic exists. If it does, the queue lost its files, or somebody deleted and
+    created the topic again, and the queue has no message yet. The files are lost for certain if another queue
+    of the topic lists an older message. Without topics.json, nobody knows whether the topic exists.
     """
-    known = store.view.topics.lists_all
+    shows_deletions = store.view.topics.lists_all
     for queue, parts in sorted(tally.queueless.items()):
         most = store.view.topics.most_queues(queue.topic)
         kept = most > 0 and _begins_before(store, queue.topic, max(part.last for part in parts))
-        is_deleted = known and queue.queue_id >= most
+        is_deleted = shows_deletions and queue.queue_id >= most
         count, last = sum(part.records for part in parts), _of_last_life(parts)
         back = "brings them back"
         if last < count:
@@ -672,22 +669,26 @@ def _queueless(store: StoreReader, tally: QueueTally) -> Iterator[Finding]:
                 f"brings back the last {last:,}, from when the topic was created for the last time"
             )
         if kept:
-            severity, state = Severity.ERROR, "has no files, though its topic is there"
+            severity, state = Severity.ERROR, "has no files, and its topic exists"
             advice = _REBUILD
         elif is_deleted:
             fewer = ", which has fewer queues now" if most else ""
             severity, state = Severity.NOTE, f"is gone with its topic{fewer}"
             advice = f"Normal after a topic was deleted; a rebuild {back}"
         else:
-            severity, there = Severity.WARNING, ", though its topic is there" if most else ""
-            again = " and created again and has no message yet" if most else ""
-            state = f"has no files{there}: it lost them, or the topic was deleted{again}. No file tells which"
+            severity = Severity.WARNING
+            state = "has no files, and topics.json cannot show whether the topic exists"
+            if most:
+                state = (
+                    "has no files, and its topic exists: either the files are lost, or somebody deleted and "
+                    "created the topic again. No file shows which"
+                )
             advice = f"Normal if the topic was deleted; if not, a rebuild {back}: {_TO_NEW}"
         yield Finding(
             severity,
             "queue-deleted" if is_deleted and not kept else "queue-missing",
             queue_folder(store, queue),
-            f"{counted(count, 'record')} of queue {queue.name} in the log, but the queue {state}",
+            f"the log has {counted(count, 'record')} of queue {queue.name}; the queue {state}",
             advice,
             count=count,
         )

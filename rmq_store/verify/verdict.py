@@ -46,9 +46,9 @@ LOST_END = ("log-end-lost", "checkpoint-ahead")
 
 @dataclass(frozen=True, slots=True)
 class LostMessages:
-    """Messages that are lost, as far as queues list them: how many, of how many queues, and when the
-    messages around them were stored (ms). `bytes`: damaged or missing bytes of the log. `are_all`: whether
-    queues list what was in all of these bytes."""
+    """Lost messages, as far as queues or the records after them show: how many, of how many queues, and when
+    the messages around them were stored (ms). `bytes`: damaged or missing bytes of the log. `are_all`: false
+    if some of these bytes lie behind the last entry of every queue, where more messages may be lost."""
 
     messages: int = 0
     queues: int = 0
@@ -95,6 +95,7 @@ class Verdict:
             "state": self.state,
             "lost_messages": lost.messages,
             "lost_queues": lost.queues,
+            "lost_are_all": lost.are_all,
             "lost_after": None if lost.after_ms is None else shown_time(lost.after_ms),
             "lost_before": None if lost.before_ms is None else shown_time(lost.before_ms),
             "damaged_bytes": lost.bytes,
@@ -248,11 +249,9 @@ def messages_cut(snapshot: StoreSnapshot, start: BrokerStart | None) -> int:
     for queue, state in snapshot.queues.items():
         low, high = start.plan.queues.get(queue, (0, 0))
         kept = max(0, min(high, state.max_offset) - max(low, state.min_offset))
-        messages = state.max_offset - state.min_offset
-        if (
-            state.tail is not None
-        ):  # a broker gives the queue offsets of lost messages to the next ones
-            messages -= int(state.tail.count[~state.tail.points_to_record].sum())
+        # A broker gives the queue offsets of lost messages to the messages after them.
+        lost = int(state.lost_from_tail.count.sum())
+        messages = state.max_offset - state.min_offset - lost
         cut += max(0, messages - kept)
     return cut
 

@@ -145,7 +145,7 @@ def test_records_without_their_queue_have_two_readings_while_the_topic_is_there(
     assert finding.severity is (Severity.WARNING if is_declared else Severity.NOTE)
     assert finding.count == count
     assert f"brings back the last {NEW}," in (finding.advice or "")
-    assert ("No file tells which" in finding.meaning) is is_declared
+    assert ("No file shows which" in finding.meaning) is is_declared
     rebuild(copy.path, tmp_path / "new")
     with MessageStore.open(tmp_path / "new") as store:
         assert store.max_offset("documents", 0) == NEW

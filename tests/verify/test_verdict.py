@@ -276,7 +276,7 @@ def test_a_queue_of_zeros_alone_is_emptied_by_a_recovery(tmp_path: Path) -> None
 
 
 def test_a_file_of_another_queue_is_no_loss(tmp_path: Path) -> None:
-    """Each of its entries leads to an intact record, which its own queue lists or a rebuild does."""
+    """Each of its entries leads to an intact record, so a rebuild lists all of them."""
     store = unpack("clean-5.5.0", tmp_path)
     queues = Path(store.path) / "consumequeue" / "orders"
     shutil.copy(queues / "1" / LAST_QUEUE_FILE, queues / "0" / LAST_QUEUE_FILE)
