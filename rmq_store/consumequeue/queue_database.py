@@ -271,10 +271,6 @@ class _DatabaseQueue(QueueFiles):
         """Nothing follows: what is in the database beyond its last offset does not count."""
         return False
 
-    def ends_with_empty_file(self, unit: int) -> bool:
-        """A database has no files of a queue."""
-        return False
-
 
 def _segments(units: _UnitsOfQueue, folder: str, known: QueueRange) -> Iterator[SegmentFile]:
     for base in range(known.first - known.first % _UNITS, known.stop, _UNITS):
