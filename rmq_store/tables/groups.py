@@ -58,13 +58,13 @@ def _not_before(store: StoreReader, offsets: Iterable[GroupOffset]) -> Iterator[
     is_ahead = any(committed.offset > ends.get(committed.queue, 0) for committed in offsets)
     if is_ahead:
         store.refuse_other()
-    if is_ahead and current_end(store.log, end) > end:
-        with StoreReader.open(
-            store.path, broker_name=store.broker_name, config=store.config
-        ) as store_of_now:
-            yield store_of_now
-    else:
-        yield store
+        if current_end(store.log, end) > end:
+            with StoreReader.open(
+                store.path, broker_name=store.broker_name, config=store.config
+            ) as store_of_now:
+                yield store_of_now
+            return
+    yield store
 
 
 def _group_rows(store: StoreReader, listed: list[GroupOffset], counted: int) -> Iterator[Row]:

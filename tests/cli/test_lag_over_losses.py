@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rmq_store import MessageStore, QueueId
+from rmq_store.errors import OtherStoreError
 from tests.support.damage import write_in_log
 from tests.support.golden import GoldenStore, unpack
 from tests.support.running.commands import call, complaint, objects, run
@@ -145,3 +147,22 @@ def test_a_group_has_read_what_came_after_the_store_was_opened(tmp_path: Path) -
             (tmp_path / "config" / "consumerOffset.json").write_text(json.dumps(committed))
             (row,) = store.table("groups").to_pylist()
             assert (row["status"], row["maxOffset"], row["lag"]) == (status, end, 0)
+
+
+def test_offsets_of_a_store_that_took_the_place_of_the_opened_one_are_not_compared(
+    tmp_path: Path,
+) -> None:
+    """Its log is shorter, so that it does not look like the opened one, grown."""
+    opened, other = (unpack(name, tmp_path / name) for name in ("crash-4.9.7", "clean-5.5.0"))
+    committed = {"offsetTable": {"orders@g": {"0": 10**6}}}
+    with MessageStore.open(opened.path) as store:
+        end = store.log_range()[1]
+        shutil.rmtree(opened.path)
+        shutil.copytree(other.path, opened.path)
+        config = Path(opened.path, "config")
+        config.mkdir(exist_ok=True)
+        (config / "consumerOffset.json").write_text(json.dumps(committed))
+        with MessageStore.open(opened.path) as now:
+            assert now.log_range()[1] < end
+        with pytest.raises(OtherStoreError):
+            store.table("groups").to_pylist()
