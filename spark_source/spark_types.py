@@ -61,8 +61,8 @@ SPARK_TYPES: dict[pa.DataType, DataType] = {
 
 
 def partitions_of(tasks: Sequence[Task]) -> Sequence[InputPartition]:
-    """A partition for each task; of no task one that reads nothing: what Spark calls `read` with then differs
-    between its releases."""
+    """A partition for each task; without tasks, one that reads nothing. If a source plans no partition,
+    PySpark before 4.2 calls `read` with None."""
     return [InputPartition(task) for task in tasks or [()]]
 
 

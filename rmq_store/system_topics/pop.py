@@ -173,9 +173,9 @@ def not_acknowledged(store: StoreReader, offsets: Mapping[GroupQueue, int]) -> C
 
 
 def not_acknowledged_before(store: StoreReader, log_offset: int) -> int:
-    """How many messages that groups popped and did not acknowledge come to no consumer again without the
-    records before a log offset: their own, and those of their check points. Those from a group's offset on
-    are counted with what it has not read."""
+    """The number of popped, unacknowledged messages that no consumer gets again once the records before a log
+    offset are gone: the message's own record, or that of its check point. It leaves out messages at or after
+    their group's offset: those count as not read."""
     committed, states = store.consumer_offsets(), store.snapshot().queues
     firsts: dict[QueueId, int] = {}
     count = 0
