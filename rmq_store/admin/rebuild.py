@@ -30,7 +30,7 @@ from rmq_store.arrow.property_columns import buffers, slices
 from rmq_store.commitlog.headers import Headers, rows_with_record_crc
 from rmq_store.commitlog.log import CommitLog, LogAppender, refuse_misnamed
 from rmq_store.commitlog.walk import Progress, RecordOrGap, SoundRun, walk
-from rmq_store.config.broker_conf import StoreConfig
+from rmq_store.config.broker_conf import STORE_TYPES, StoreConfig
 from rmq_store.config.json_files import read_config, undecoded
 from rmq_store.config.locate import require_apart
 from rmq_store.config.rocksdb import KEPT_NAMES, data_version_counter, names_in_databases
@@ -72,7 +72,7 @@ from rmq_store.writing.store_writer import without_log_paths
 
 STATE_FILE = "rebuild.json"  # exists in an unfinished target
 LOG_MODES = ("copy", "link")
-FILES, DATABASE = STORE_TYPES = ("default", "defaultRocksDB")
+FILES, DATABASE = STORE_TYPES
 _DATABASE_SINCE = (5, 5, 0)  # the first release that is compared with what is written
 
 # What names their messages: op messages, delayOffset.json and timercheck.

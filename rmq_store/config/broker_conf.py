@@ -34,6 +34,8 @@ _OLD_NAMES = {  # spelling up to 4.9, still accepted
 _UNSET = "null"  # in a configuration that a running broker printed
 PATH_SPLITTER = ","  # MixAll.MULTI_PATH_SPLITTER
 _OF_SEVERAL_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+STORE_TYPES = ("default", "defaultRocksDB")
+"""Values of storeType: queues in files, and in RocksDB."""
 _MOST_INT = 2**31 - 1  # of Java
 _MOST_HOURS = 23
 _HOUR_MS = 3_600_000
@@ -71,6 +73,7 @@ class StoreConfig:
     timerWheelEnable: bool | None = None
     mappedFileSizeTimerLog: int | None = None
     defaultTopicQueueNums: int | None = None
+    storeType: str | None = None
     storePathRootDir: str | None = None
     storePathCommitLog: str | None = None
     readOnlyCommitLogStorePaths: str | None = None
@@ -102,6 +105,12 @@ class StoreConfig:
             known = "SYNC_FLUSH or ASYNC_FLUSH"
             raise InvalidArgumentError(reason="unknown flushDiskType", expected=known, actual=kind)
         return kind == "SYNC_FLUSH"
+
+    @property
+    def queues_in_database(self) -> bool | None:
+        """Whether a broker keeps its queues in RocksDB, not in files; None if storeType is not set."""
+        kind = self.storeType
+        return None if kind is None else kind.lower() == STORE_TYPES[1].lower()
 
     @property
     def flush_interval_log(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
+from rmq_store.config.broker_conf import STORE_TYPES
 from rmq_store.config.consumer_offsets import (
     CONSUMER_FILES,
     DELAY_FILE,
@@ -17,7 +18,7 @@ from rmq_store.config.consumer_offsets import (
     read_delay_file,
 )
 from rmq_store.config.json_files import config_names, read_config, undecoded
-from rmq_store.config.rocksdb import GROUPS_FILE
+from rmq_store.config.rocksdb import GROUPS_FILE, has_queue_files, rocksdb_queues
 from rmq_store.config.topics_json import TOPICS_FILE, perm_allows_read, read_queue_count
 from rmq_store.config.without_file import effect_without
 from rmq_store.errors import CorruptConfigError, StoreError, UnsupportedStoreError
@@ -120,8 +121,30 @@ def start_findings(store: StoreReader, records: int, last_timestamp: int) -> Ite
     yield an_error("checkpoint-ahead", str(path), f"it says that {said} is lost{unless}", _LOST_END)
 
 
+def is_of_other_store_type(store: StoreReader) -> bool:
+    """Whether the broker of this configuration keeps its queues where the store has none."""
+    in_database = store.config.queues_in_database
+    if in_database is None or not store.queues():
+        return False
+    has_database = rocksdb_queues(store.path) is not None
+    return not has_database if in_database else has_database and not has_queue_files(store.path)
+
+
+def _other_store_type(store: StoreReader) -> Iterator[Finding]:
+    if is_of_other_store_type(store):
+        kind, other = STORE_TYPES[:: -1 if store.config.queues_in_database else 1]
+        yield a_warning(
+            "config-store-type",
+            str(store.path),
+            f"the queues are those of storeType={other}, and broker.conf has storeType={kind}: such a "
+            "broker of 5.4.0 or later lists the messages of the newest ten log files alone",
+            f"rmqstore rebuild STORE --to NEW --store-type {kind} makes the queues that it reads",
+        )
+
+
 def config_findings(store: StoreReader) -> Iterator[Finding]:
     """Findings for files in config/ that cannot be read, and for those whose .bak was read instead."""
+    yield from _other_store_type(store)
     try:
         names = config_names(store.path)
     except CorruptConfigError as error:

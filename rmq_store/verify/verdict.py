@@ -27,6 +27,7 @@ from rmq_store.recovery.recover_store import (
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
+from rmq_store.verify.config_against_store import is_of_other_store_type
 from rmq_store.verify.findings import Finding, Severity
 
 SOUND, FLAWED, DAMAGED = "sound", "flawed", "damaged"
@@ -72,7 +73,7 @@ class Verdict:
 
     `unlisted`: messages of the log that no consumer gets; `moved`: those that a queue lists at another queue
     offset than their own. `starts`: whether a broker starts on it; None if one has it open, the log grew, the
-    files are not on this host, or the store has RocksDB or is in DLedger mode.
+    files are not on this host, or the store has RocksDB, is of another storeType, or in DLedger mode.
     `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues, those too
     that queues list after the log's end. `stops_consumers`: whether queues lead to what is not there, or lack
     entries: a pull there fails, or goes on with the next file of the log (DefaultMessageStore#getMessage).
@@ -143,7 +144,7 @@ class Verdict:
         if self.starts is None:
             return (
                 "not known: a process writes to the store or has it open, it is not on this host, or it has "
-                "queues in RocksDB or a log in DLedger mode"
+                "queues in RocksDB, those of another storeType, or a log in DLedger mode"
             )
         if self.refusals:
             first, more = self.refusals[0], len(self.refusals) - 1
@@ -230,7 +231,7 @@ def _times_around(
 
 def broker_start_on(store: StoreReader) -> BrokerStart | None:
     """What a broker would do; None where that was not tried, or changes."""
-    if not store.log.chain.cost.grows:
+    if not store.log.chain.cost.grows or is_of_other_store_type(store):
         return None
     try:
         return broker_start(store.path, store.config)

@@ -295,6 +295,29 @@ def test_a_queue_file_that_begins_with_zeros_has_entries(tmp_path: Path) -> None
     assert "queue-file-empty" not in codes
 
 
+@pytest.mark.parametrize(
+    ("name", "store_type", "is_other"),
+    [
+        ("clean-5.5.0", "defaultRocksDB", True),
+        ("clean-5.5.0", "default", False),
+        ("rocksdb-5.5.0", "default", True),
+        ("rocksdb-5.5.0", "defaultrocksdb", False),
+    ],
+)
+def test_queues_of_another_store_type_are_named(
+    tmp_path: Path, name: str, store_type: str, is_other: bool
+) -> None:
+    """A broker finds none of them, and makes some anew of the newest ten log files."""
+    store = (unpack_kind if name in KINDS else unpack)(name, tmp_path)
+    conf = tmp_path / "of-another.conf"
+    conf.write_text(f"storeType={store_type}\n")
+    report = verified(store.path, broker_conf=str(conf))
+    codes = [finding.code for finding in report.findings]
+    assert ("config-store-type" in codes) is is_other
+    assert report.verdict.state == (FLAWED if is_other else SOUND)
+    assert report.verdict.starts is (None if is_other or name in KINDS else True)
+
+
 def test_what_a_start_takes_from_queues_is_said(tmp_path: Path) -> None:
     """A crash lost the end of the log, and not that of the queues."""
     store = unpack("crash-5.5.0", tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from rmq_store.admin.rebuild import FILES, LOG_MODES, STORE_TYPES, RebuildReport, bytes_to_rebuild
+from rmq_store.admin.rebuild import FILES, LOG_MODES, RebuildReport, bytes_to_rebuild
 from rmq_store.admin.rebuild import rebuild as make
 from rmq_store.admin.salvage import NAMES_NOTHING, SalvageReport, SkippedRange
 from rmq_store.admin.salvage import salvage as save
@@ -18,6 +18,7 @@ from rmq_store.cli.command import command
 from rmq_store.cli.commands.verify import print_findings
 from rmq_store.cli.options import EngineArgs, StoreArgs, flag, option
 from rmq_store.cli.output import OUTPUT, Output, note, problem
+from rmq_store.config.broker_conf import STORE_TYPES
 from rmq_store.consumequeue.queue_folders import line_of_lost_end
 from rmq_store.errors import StoreError, printable
 from rmq_store.reading.store_reader import StoreReader
