@@ -393,6 +393,71 @@ def test_the_first_lines_of_verify_are_the_verdict(tmp_path: Path) -> None:
     assert f"(and {len(files)} more files)" in said[1]
 
 
+_FROM, _TO, _LAST = (f"2026-11-21T09:23:{end}Z" for end in ("49.059", "49.773", "51.175"))
+_SHORT = (
+    "it has 100000 bytes, expected a number as its name and mappedFileSizeCommitLog=262144 bytes"
+)
+_RECOVERED = "keeps 1,453 messages, cuts 252 bytes, and entries that point past the log's end"
+WORDS = {
+    "baseline": ["verdict sound", "broker starts"],
+    "abort": [
+        "verdict sound",
+        "broker starts",
+        "do start the broker   it recovers the store, and takes no message from its queues",
+    ],
+    "log middle cut to 100k": [
+        f"verdict damaged: 307 messages of 6 queues lost, stored between {_FROM} and {_TO}",
+        f"broker does not start: STORE/commitlog/00000000000000262144: {_SHORT}",
+        "do rmqstore recover STORE --apply   keeps 1,281 messages, cuts 0 bytes",
+    ],
+    "log last cut to 100k": [
+        f"verdict damaged: 174 messages of 12 queues lost, stored between {_LAST} and the end",
+        f"broker does not start: STORE/commitlog/00000000000000786432: {_SHORT}",
+        f"do rmqstore recover STORE --apply   {_RECOVERED}: look for it in a replica first",
+    ],
+    "log first empty": ["verdict damaged: 477 messages of 6 queues lost"],
+    "log last missing": [
+        "verdict damaged: 495 messages of 17 queues lost, stored between 2026-11-21T09:23:50.902Z "
+        "and the end",
+        "broker starts, and takes 495 messages from the queues",
+    ],
+    "queue last missing": [
+        "verdict flawed: 49 messages in the log that no consumer gets",
+        "broker starts; consumers may stop at what is missing, or skip more",
+        "do rmqstore rebuild STORE --to NEW   lists all 1,588 messages of the log, in a new store",
+    ],
+    "index missing": [
+        "verdict flawed: no message is known to be lost",
+        "broker starts",
+        "do rmqstore rebuild STORE --to NEW   indexes all 1,588 messages of the log, in a new store",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_what_is_said_of_a_store(tmp_path: Path, case: str) -> None:
+    store = hurt(case, tmp_path)
+    verdict = judged(store)
+    said = [f"{word} {text}".replace(store.path, "STORE") for word, text in verdict.lines()]
+    assert said[: len(WORDS[case])] == WORDS[case]
+    assert verdict.lacks_messages is (case not in ("baseline", "abort", "index missing"))
+    values = verdict.to_dict()
+    times = [values[name] or "none" for name in ("lost_after", "lost_before")]
+    of_case = {"log middle cut to 100k": [_FROM, _TO], "log last cut to 100k": [_LAST, "none"]}
+    assert case not in of_case or times == of_case[case]
+
+
+def test_the_times_around_several_losses_are_those_around_all_of_them(tmp_path: Path) -> None:
+    store = hurt("log first missing", tmp_path)
+    records = [row for row in store.truth if row["commitLogOffset"] > 300_000]
+    for row in (records[3], records[9], records[20]):
+        write_in_log(store, row["commitLogOffset"], bytes(40))
+    lost = judged(store).lost
+    assert (lost.messages, lost.are_all) == (3, True)
+    assert lost.after_ms == records[2]["storeTimestamp"]
+    assert lost.before_ms == records[21]["storeTimestamp"]
+
+
 def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(copy: GoldenStore) -> None:
     with MessageStore.append_to(copy.path, copy.conf):
         assert judged(copy).starts is None
