@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.cli.options import GROUPS, TOP, TOPICS, WholeNumber, option
-from rmq_store.format.topics import DLQ_PREFIX
 from rmq_store.questions.dead_letters import dead_letters, dead_ranges
 from rmq_store.scan.parse_options import HidesSecrets
 from rmq_store.scan.tasks import StoreScan
 from rmq_store.text.progress import Progress
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import OPTIONS
-from rmqstore_jobs.replaying.replay_spec import ReplaySpec
+from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check_spec
 from rmqstore_jobs.running.failures import refuse_if
 from rmqstore_jobs.running.job_command import STORE_OPTIONS, Job, spec_from
 from rmqstore_jobs.running.results import TablesResult, provenance_of
@@ -69,15 +68,17 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
         dead = dead_letters(store, ranges, spec.origin_topics, spec.top, progress, keys=spec.keys)
     resent, target = None, spec.resend_target
     if target is not None:
-        resent = replay.run(spark, resend_spec(spec, scan), should_stop)
+        resend = resend_spec(spec, scan)
+        if resend.topics:  # a replay without topics takes those of users
+            resent = replay.run(spark, resend, should_stop)
     numbers: dict[str, Any] = {
         "dead letters": sum(row["messages"] for row in dead.groups),
         "bytes": sum(row["bytes"] for row in dead.groups),
     }
-    if resent is not None and resent.would_write is not None:
-        numbers |= {"would be sent again": sum(resent.would_write.values()), "to": target}
-    elif resent is not None:
-        numbers |= {"sent again": sum(resent.written.values()), "to": target}
+    if target is not None:
+        sent = {} if resent is None else resent.would_write if spec.dry_run else resent.written
+        name = "would be sent again" if spec.dry_run else "sent again"
+        numbers |= {name: sum((sent or {}).values()), "to": target}
     wanted = {"groups": spec.groups, "originTopics": spec.origin_topics, "keys": spec.keys}
     options = {**spec.options, **wanted, "resend": target}
     return TablesResult(
@@ -94,19 +95,20 @@ def run(spark: Session, spec: DlqSpec, should_stop: ShouldStop = lambda: False) 
 
 
 def resend_spec(spec: DlqSpec, scan: StoreScan) -> ReplaySpec:
-    """The spec of the replay that puts the dead letters of a scan into their origin topics."""
+    """The spec of the replay that puts the dead letters of a scan into their origin topics; without topics if
+    no group gave up a message."""
     refuse_if(
         spec.origin_topics,
         "dead letters can be sent again by group, not by origin topic",
         "Leave out --topic",
     )
     with scan.store.open() as store:
-        topics = [topic for topic in store.topics() if topic.startswith(DLQ_PREFIX)]
+        dead = dead_ranges(store, spec.groups)
     since, until = scan.options.since, scan.options.until
     return ReplaySpec(
         source=spec.store,
         to_store=spec.resend,
-        topics=tuple(sorted(DLQ_PREFIX + group for group in spec.groups) or sorted(topics)),
+        topics=tuple(sorted({slice_.queue.topic for slice_ in dead})),
         # As milliseconds, so that a relative time means the same moment in the report and here.
         since=None if since is None else str(since),
         until=None if until is None else str(until),
@@ -128,7 +130,10 @@ def check_store(spec: DlqSpec) -> None:
     with scan.store.open() as store:
         dead_ranges(store, spec.groups, scan.ranges)
     if spec.resend_target is not None:
-        replay.check_store(resend_spec(spec, scan))
+        resend = resend_spec(spec, scan)
+        check_spec(resend)
+        if resend.topics:
+            replay.check_store(resend)
 
 
 _OF_SOURCE = (*STORE_OPTIONS, "startingTimestamp", "endingTimestamp")

@@ -293,6 +293,24 @@ def test_some_dead_letters_are_added_to_a_store_after_a_dry_run(
     assert "Give --to or --to-broker too" in complaint("dlq", store.path, "--dry-run", expect=2)
 
 
+@pytest.mark.parametrize("group", [(), ("--group", "g-slow")])
+def test_no_message_is_sent_again_where_no_group_gave_one_up(
+    tmp_path: Path, group: tuple[str, ...]
+) -> None:
+    store = unpack("clean-5.5.0", tmp_path)
+    with store.open() as opened:
+        assert not [topic for topic in opened.topics() if topic.startswith("%DLQ%")]
+    target, failed = tmp_path / "again", tmp_path / "failed"
+    words = ["dlq", store.path, "--broker-conf", store.conf, *group]
+    assert objects(*words, "--to", str(target))[0]["numbers"]["sentAgain"] == 0
+    to_broker = ["--to-broker", "127.0.0.1:1", "--failed", str(failed)]
+    assert objects(*words, *to_broker, "--dry-run")[0]["numbers"]["wouldBeSentAgain"] == 0
+    assert objects(*words, *to_broker)[0]["numbers"]["sentAgain"] == 0
+    assert not target.exists()
+    assert not failed.exists()
+    assert "Give --failed" in complaint(*words, *to_broker[:2], expect=2)
+
+
 def test_a_relative_time_is_the_same_for_the_report_and_for_what_is_sent_again(
     store: GoldenStore,
 ) -> None:
