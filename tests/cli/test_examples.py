@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -31,8 +33,11 @@ def data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ctrl_c(_: float) -> None:
-    raise KeyboardInterrupt
+def ctrl_c(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """A sleep that ends by ctrl-C, but in threads that tests before this one left behind."""
+    if threading.current_thread() is threading.main_thread():
+        raise KeyboardInterrupt
+    sleep(seconds)
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *other_commands()])
