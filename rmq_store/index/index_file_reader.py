@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
@@ -52,6 +52,7 @@ _JUMP = 8  # times the usual distance between items
 _SAMPLED_JUMP = 2  # the same between sampled items, each of many
 _MOST_JUMPS = 64
 FILES_MAPPED = 2
+_LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have
 
 
 def list_index_files(
@@ -473,6 +474,26 @@ class Geometry:
     def file_size(self) -> int:
         """Bytes of a file of this geometry: up to where an item behind the last would be."""
         return index_item_at(self.slots, self.items)
+
+
+def index_geometry(
+    files: Sequence[SegmentFile], config: StoreConfig, *, damaged: bool = True
+) -> Geometry | None:
+    """The geometry of a store's index: that of the newest file that shows it, with the numbers of `config` if
+    it has any; None if no file does.
+
+    A damaged file is passed over; without `damaged` it raises IndexGeometryError or CorruptIndexError.
+    """
+    for segment in reversed(files):
+        try:
+            file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
+        except (IndexGeometryError, CorruptIndexError):
+            if not damaged:
+                raise
+            continue
+        if file.geometry.items >= _LEAST_ITEMS:
+            return file.geometry
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,11 @@ from rmq_store.format.hashes import crc32_of_slices
 from rmq_store.format.queues import BATCH_QUEUE_ENTRY, FILLER_SIZE, QUEUE_ENTRY, QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import SCHEDULE_TOPIC
-from rmq_store.index.index_file_reader import list_index_files
+from rmq_store.index.index_file_reader import Geometry, index_geometry, list_index_files
 from rmq_store.loops.record_fields import FAULTS
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.recovery.report import ChangeList, RecoveryReport, add_unlisted_records
-from rmq_store.recovery.strict_log_end import (
-    TIMESTAMP_SLACK_MS,
-    index_geometry,
-    writer_of_newest_index_file,
-)
+from rmq_store.recovery.strict_log_end import TIMESTAMP_SLACK_MS, writer_of_newest_index_file
 from rmq_store.snapshot.opening import queue_file_sizes, refuse_unknown_size
 
 LOG_SIZE, QUEUE_SIZE = "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
@@ -532,8 +528,10 @@ class BrokerRecovery:
         """Dispatch the records of the log, those after offset `only_behind`."""
         indexer = None
         if self.config.messageIndexEnable is not False:
-            geometry = index_geometry(self.index, self.config)
-            for segment in self.index:  # opening one in the broker maps its full size (IndexFile)
+            shown = index_geometry(self.index, self.config)
+            geometry = shown or Geometry(self.config.index_slots, self.config.index_items)
+            # Opening one in the broker maps its full size (IndexFile), which may not be the default one.
+            for segment in self.index if shown is not None else ():
                 missing = geometry.file_size - segment.size
                 if missing > 0:
                     self.changes.add(Change(segment.path, "extended", missing, segment.size))

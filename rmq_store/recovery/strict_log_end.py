@@ -24,12 +24,18 @@ from rmq_store.commitlog.walk import (
 )
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.consumequeue.entry_of_record import QueuesBegun
-from rmq_store.errors import IndexGeometryError, StoreError
+from rmq_store.errors import StoreError
 from rmq_store.files.segments import SegmentFile
 from rmq_store.format.byte_layout import INDEX_DIR, Ints
 from rmq_store.format.record import Gap
 from rmq_store.format.releases import Dialect
-from rmq_store.index.index_file_reader import Geometry, Header, IndexFile, list_index_files
+from rmq_store.index.index_file_reader import (
+    Geometry,
+    Header,
+    IndexFile,
+    index_geometry,
+    list_index_files,
+)
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers import Checkpoint
 from rmq_store.recovery.report import ChangeList
@@ -178,23 +184,6 @@ class _Doubt(NamedTuple):
     file_end: int
 
 
-def index_geometry(files: Sequence[SegmentFile], config: StoreConfig) -> Geometry:
-    """Slots and items: as configured, else as in the files, else the broker's defaults.
-
-    A file without items proves the fewest.
-    """
-    empty: Geometry | None = None
-    for segment in reversed(files):
-        try:
-            file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
-        except IndexGeometryError:
-            continue
-        if file.header.items:
-            return file.geometry
-        empty = empty or file.geometry
-    return empty or Geometry(config.index_slots, config.index_items)
-
-
 def writer_of_newest_index_file(
     root: Path, files: Sequence[SegmentFile], geometry: Geometry, release: Dialect, *, planned: bool
 ) -> IndexWriter:
@@ -219,7 +208,9 @@ class IndexRecovery:
         self, root: Path, config: StoreConfig, checkpoint: Checkpoint, log_range: tuple[int, int]
     ) -> None:
         files = list_index_files(root / INDEX_DIR)
-        self.geometry = index_geometry(files, config)
+        geometry = index_geometry(files, config)
+        self.has_default_size = geometry is None
+        self.geometry = geometry or Geometry(config.index_slots, config.index_items)
         self._root = root
         first, self._log_end = log_range
         headers, full = [self._header(segment) for segment in files], list[Header]()

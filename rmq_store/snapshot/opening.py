@@ -25,10 +25,8 @@ from rmq_store.config.without_file import limit_of_dispatch
 from rmq_store.consumequeue.queue_folders import QueueFolders, line_of_lost_end
 from rmq_store.errors import (
     LOG,
-    CorruptIndexError,
     CorruptQueueError,
     DataLossError,
-    IndexGeometryError,
     InvalidArgumentError,
     ListedAt,
     LogOffset,
@@ -40,7 +38,7 @@ from rmq_store.files.segment_chain import SegmentChain
 from rmq_store.format.byte_layout import BLANK_SIZE, CHECKPOINT_FILE, INDEX_DIR, MAGIC_V1, MAGIC_V2
 from rmq_store.format.queues import QueueId, QueueSlice
 from rmq_store.format.record import Gap
-from rmq_store.index.index_file_reader import Geometry, IndexFile, list_index_files
+from rmq_store.index.index_file_reader import index_geometry, list_index_files
 from rmq_store.markers import Checkpoint, was_closed
 from rmq_store.snapshot.queue_view import QueueView
 from rmq_store.snapshot.snapshot import SharedProperty, StoreSnapshot
@@ -56,7 +54,6 @@ REBUILD_QUEUES = (
 )
 _LISTS_THEM = "rmqstore rebuild STORE --to NEW lists its messages, and source=commitlog reads them"
 _NAMED = 3  # queues in a sentence
-_LEAST_ITEMS = 2  # item 0 is never used; a file without items does not show how many it can have
 _QUEUES_ASKED = 100  # of each kind; a store may have 100,000
 _END = 4096  # bytes of a file at whose end a look shows whether it was cut
 
@@ -327,25 +324,14 @@ def geometry_from_files(
     Raises IndexGeometryError if the newest index file does not show its geometry. With
     `damaged_index`, an older file is used instead.
     """
-    geometry = _index_geometry(folders.root, folders.config, damaged_index)
+    files = list_index_files(folders.root / INDEX_DIR)
+    geometry = index_geometry(files, folders.config, damaged=damaged_index)
     return replace(
         queue_file_sizes(folders, _QUEUES_ASKED),
         mappedFileSizeCommitLog=log.chain.file_size or None,
         maxHashSlotNum=None if geometry is None else geometry.slots,
         maxIndexNum=None if geometry is None else geometry.items,
     )
-
-
-def _index_geometry(root: Path, config: StoreConfig, damaged: bool) -> Geometry | None:
-    for segment in reversed(list_index_files(root / INDEX_DIR)):
-        try:
-            file = IndexFile(segment, slots=config.maxHashSlotNum, items=config.maxIndexNum)
-            if file.geometry.items >= _LEAST_ITEMS:
-                return file.geometry
-        except (IndexGeometryError, CorruptIndexError):
-            if not damaged:
-                raise
-    return None
 
 
 def refuse_contradicting_sizes(
