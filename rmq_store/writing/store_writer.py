@@ -224,19 +224,15 @@ def _last_record(log: CommitLog, snapshot: StoreSnapshot) -> tuple[int, int]:
 
 
 def without_log_paths(config: StoreConfig) -> StoreConfig:
-    """The configuration without log paths: a new store keeps its log under its root.
+    """The configuration of a new store, which keeps its log under its root, in folders of the same names.
 
-    A configured path elsewhere belongs to the store whose settings these are, whether it exists or
-    not, and must not be written to.
+    A configured path belongs to the store whose settings these are, whether it exists or not, and must not
+    be written to. A relative one begins where that broker runs.
     """
-    folders = map(Path, paths_in(config.storePathCommitLog))
-    under = [
-        folder.name if folder.is_absolute() or ".." in folder.parts else str(folder)
-        for folder in folders
-    ]
+    names = dict.fromkeys(Path(path).name for path in paths_in(config.storePathCommitLog))
     return replace(
         config,
-        storePathCommitLog=PATH_SPLITTER.join(under) or None,
+        storePathCommitLog=PATH_SPLITTER.join(names) or None,
         readOnlyCommitLogStorePaths=None,
         enableDLegerCommitLog=None,
         storePathDLedgerCommitLog=None,
