@@ -82,7 +82,7 @@ _ENTRIES_COMPARED = 1 << 16
 _OF_RECOVERY = (
     *("log_start", "log_end", "records", "damage", "entries_rebuilt", "index_items_rebuilt"),
     *("records_cut", "old_records_cut", "entries_after_log", "left_out", "earlier_lives"),
-    *("queues", "seconds"),
+    *("queues", "seconds", "default_sizes"),
 )
 
 Recover = Callable[..., RecoveryReport]
@@ -170,7 +170,8 @@ def rebuild(
     _check_options(root, log, store_type, traits)
     # Any snapshot will do, because the recovery finds the end of the log.
     unknown = StoreSnapshot(0, 0)
-    with StoreReader.open(source, config=given_settings, snapshot=unknown, queues=False) as store:
+    of_source = given_settings.without_sizes_of_queues()
+    with StoreReader.open(source, config=of_source, snapshot=unknown, queues=False) as store:
         refuse_remote(store.path)
         if store.log.has_dledger_files and log == "link":
             raise InvalidArgumentError(
@@ -231,7 +232,9 @@ def rebuild(
     report.entries_after_log = queues.behind(source_end)
     unknown_kinds = kinds.unknown(report.queues)
     delayed = [ends for queue, ends in report.queues.items() if queue.topic == SCHEDULE_TOPIC]
-    by_default = 0 if config is not None else sum(stop - start for start, stop in delayed)
+    by_default = sum(stop - start for start, stop in delayed)
+    if config is not None:
+        by_default, report.default_sizes = 0, {}
     return RebuildReport(
         *(state["source"], str(root), log, resumed, report, unknown_kinds, by_default),
         *(store_type, source_end, left_behind),

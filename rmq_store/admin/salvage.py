@@ -429,7 +429,8 @@ def salvage(
     over the log, with `raw` of one.
     """
     given_settings = StoreConfig.of(config)
-    with StoreReader.open(source, config=given_settings, queues=False) as store:
+    of_source = given_settings.without_sizes_of_queues()
+    with StoreReader.open(source, config=of_source, queues=False) as store:
         require_apart([store.path, *store.log.chain.folders], target)
         refuse_unknown_size(store.log, given_settings)
         report = SalvageReport(

@@ -231,6 +231,16 @@ class StoreConfig:
                     ) from error
         return cls(**values)
 
+    def without_sizes_of_queues(self) -> StoreConfig:
+        """A copy without the sizes of files of queues and index: files of before may have others."""
+        return replace(
+            self,
+            mappedFileSizeConsumeQueue=None,
+            mapperFileSizeBatchConsumeQueue=None,
+            maxHashSlotNum=None,
+            maxIndexNum=None,
+        )
+
     def with_defaults_of(self, other: StoreConfig) -> StoreConfig:
         """A copy whose unset values come from `other`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -73,7 +73,7 @@ def recover(
     root, settings, traits = _opened(path, config, release)
     with StoreLock(root):
         report = recover_under_lock(root, settings, traits, progress=progress)
-        _note_default_delays(report, config)
+        _note_defaults(report, config)
         remove_abort(root)
     return report
 
@@ -102,7 +102,7 @@ def plan_recovery(
         report = BrokerRecovery(root, settings, traits).run()
     else:
         report = recover_under_lock(root, settings, traits, progress=progress, planned=True)
-    _note_default_delays(report, config)
+    _note_defaults(report, config)
     return report
 
 
@@ -116,9 +116,11 @@ def _opened(
     return root, settings, traits
 
 
-def _note_default_delays(report: RecoveryReport, config: ConfigLike) -> None:
-    """A configuration without messageDelayLevel says that the broker has the default levels."""
+def _note_defaults(report: RecoveryReport, config: ConfigLike) -> None:
+    """A configuration without messageDelayLevel or a size says that the broker has the default."""
     report.default_delays = report.delayed_rebuilt if config is None else 0
+    if config is not None:
+        report.default_sizes = {}
 
 
 def recover_under_lock(

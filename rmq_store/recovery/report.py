@@ -18,8 +18,8 @@ from rmq_store.consumequeue.queue_folders import (
 from rmq_store.errors import json_text, printable, spoken
 from rmq_store.files.durable_files import Change
 from rmq_store.files.segment_chain import OpenFiles
-from rmq_store.format.byte_layout import Ints
-from rmq_store.format.queues import QueueId
+from rmq_store.format.byte_layout import DEFAULT_MAX_HASH_SLOTS, DEFAULT_MAX_INDEX_ITEMS, Ints
+from rmq_store.format.queues import DEFAULT_BATCH_QUEUE_FILE_SIZE, DEFAULT_QUEUE_FILE_SIZE, QueueId
 from rmq_store.format.topics import SCHEDULE_TOPIC
 from rmq_store.text.sizes import counted
 
@@ -62,6 +62,14 @@ def sentence_of_default_delays(count: int, *, planned: bool = False, again: str)
     )
 
 
+DEFAULT_SIZES = {
+    "mappedFileSizeConsumeQueue": DEFAULT_QUEUE_FILE_SIZE,
+    "mapperFileSizeBatchConsumeQueue": DEFAULT_BATCH_QUEUE_FILE_SIZE,
+    "maxHashSlotNum": DEFAULT_MAX_HASH_SLOTS,
+    "maxIndexNum": DEFAULT_MAX_INDEX_ITEMS,
+}
+"""Settings that give files of queues and of the index their size, with a broker's defaults."""
+
 _AFTER_LEFT_OUT = {  # by `listed` and `replaced`
     (False, False): "A broker skips them too; source=commitlog reads them",
     (True, False): (
@@ -81,7 +89,8 @@ class RecoveryReport:
     `log_start` and `log_end`: the log afterwards. `scanned_from`: start of the scan. `damage`: log
     ranges that are not records and were not changed. `entries_cut` and `entries_rebuilt`: units of
     queues. `delayed_rebuilt`: those of them that have the time of a delayed message, and
-    `default_delays`: by default delay levels, because no configuration was given. `records_cut`: intact
+    `default_delays`: by default delay levels, because no configuration was given. `default_sizes`: of new
+    files, by setting, because neither a configuration nor a file shows others. `records_cut`: intact
     records behind the log's new end, which are cut or hidden with the damage before them. `old_records_cut`:
     those that are older than the records before them, and what follows these, as a log that was cut leaves
     them.
@@ -111,6 +120,7 @@ class RecoveryReport:
     entries_rebuilt: int = 0
     index_items_rebuilt: int = 0
     default_delays: int = 0
+    default_sizes: dict[str, int] = field(default_factory=dict)
     records_cut: int = 0
     old_records_cut: int = 0
     entries_after_log: dict[QueueId, int] = field(default_factory=dict)
@@ -174,6 +184,17 @@ class RecoveryReport:
             self.default_delays,
             planned=not self.applied,
             again=again if self.applied else GIVE_THE_FILE,
+        )
+
+    def line_of_default_sizes(self) -> str:
+        """A sentence about new files with the broker's default sizes."""
+        sizes = ", ".join(f"{name}={value}" for name, value in self.default_sizes.items())
+        again = "rmqstore rebuild --broker-conf makes such files" if self.applied else GIVE_THE_FILE
+        have = "have" if self.applied else "would have"
+        return (
+            f"new files {have} the broker's default sizes, because no file shows others: {sizes}. A broker "
+            "with others does not start on such queue files, and finds no key in such index files: if it has "
+            f"others, {again}"
         )
 
     def lines_of_left_out(self) -> list[str]:
@@ -244,6 +265,7 @@ class RecoveryReport:
             *self.lines_of_left_out(),
             *self.lines_of_earlier_lives(),
             *([self.line_of_default_delays()] if self.default_delays else []),
+            *([self.line_of_default_sizes()] if self.default_sizes else []),
             *(f"damage left unchanged: {start} to {stop}" for start, stop in self.damage),
             *([f"lost in it: the messages of {in_damage}"] if self.entries_in_damage else []),
             *(f"{file.what}: {printable(file.path)} ({file.bytes} bytes)" for file in self.files),

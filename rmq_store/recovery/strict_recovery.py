@@ -52,7 +52,7 @@ from rmq_store.index.index_file_reader import IndexFile, list_index_files
 from rmq_store.index.index_writer import IndexWriter
 from rmq_store.markers import Checkpoint, checkpoint_size, was_closed, write_abort
 from rmq_store.recovery.as_broker import LOG_SIZE, refused_files
-from rmq_store.recovery.report import ChangeList, RecoveryReport
+from rmq_store.recovery.report import DEFAULT_SIZES, ChangeList, RecoveryReport
 from rmq_store.recovery.strict_log_end import (
     IndexRecovery,
     LogWalk,
@@ -385,6 +385,19 @@ class StrictRecovery:
             self.report.index_items_rebuilt = indexer.items_written
             self._full_until = indexer.full_until
             indexer.close()
+        self.report.default_sizes = self._default_sizes(index)
+
+    def _default_sizes(self, index: IndexRecovery) -> dict[str, int]:
+        """The settings whose defaults gave new files their size, as no configuration or file has them."""
+        config, report, batch = self.config, self.report, self._batch_topics()
+        names = []
+        if self.queue_database is None:
+            kinds = {queue.topic in batch for queue in report.queues}
+            names += ["mappedFileSizeConsumeQueue"] * (False in kinds)
+            names += ["mapperFileSizeBatchConsumeQueue"] * (True in kinds)
+        if index.has_default_size and report.index_items_rebuilt:
+            names += ["maxHashSlotNum", "maxIndexNum"]
+        return {name: DEFAULT_SIZES[name] for name in names if getattr(config, name) is None}
 
     def _cut_log(self, log: CommitLog, end: int) -> None:
         """Zero the rest of the file after the end, and delete the files after it."""

@@ -179,6 +179,8 @@ def _lines_of_rebuild(report: RebuildReport) -> Iterator[str]:
         )
     if report.default_delays:
         yield sentence_of_default_delays(report.default_delays, again=GIVE_THE_FILE)
+    if recovery.default_sizes:
+        yield recovery.line_of_default_sizes()
     yield from recovery.lines_of_records_cut()
     if recovery.entries_after_log:
         yield line_of_lost_end(recovery.entries_after_log, report.source_end)
