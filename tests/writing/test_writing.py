@@ -410,6 +410,21 @@ def test_a_new_store_never_writes_into_the_log_whose_settings_it_was_given(tmp_p
         assert store.message_at(0).body == b"second"
 
 
+@pytest.mark.parametrize("path", ["store/commitlog", "./commitlog/", "../store/commitlog"])
+def test_a_relative_path_of_the_log_is_that_of_a_broker(tmp_path: Path, path: str) -> None:
+    """A broker reads it from the folder in which it is started, not from the store's root."""
+    conf = {**SMALL, "storePathRootDir": "store", "storePathCommitLog": path}
+    with MessageStore.create(tmp_path / "store", conf) as store:
+        store.append(message(body=b"first"))
+    assert [path.parent.name for path in tmp_path.rglob(f"{0:020}")].count("commitlog") == 1
+    assert Path(tmp_path, "store", "commitlog", f"{0:020}").exists()
+    with MessageStore.append_to(tmp_path / "store", conf) as store:
+        store.append(message(body=b"second"))
+    with MessageStore.open(tmp_path / "store") as store:
+        assert store.log_range()[0] == 0
+        assert sum(batch.num_rows for batch in store.read_batches()) == 2
+
+
 def test_settings_of_topics_that_are_not_written_stay(copy: GoldenStore) -> None:
     """Queues that are being emptied get no new messages, and a deleted topic is not there again."""
     path = Path(copy.path, "config", "topics.json")
