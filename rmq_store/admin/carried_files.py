@@ -29,6 +29,7 @@ from rmq_store.config.json_files import (
 )
 from rmq_store.config.rocksdb import GROUPS_FILE, names_in_databases
 from rmq_store.config.topics_json import (
+    BATCH,
     TOPICS_FILE,
     declared_topics,
     decode_topics,
@@ -221,9 +222,6 @@ def write_zero_delay_offsets(root: Path, queue_ids: Iterable[int]) -> None:
     """Write that nothing of these queues of delay levels was delivered."""
     table = {queue_id + 1: 0 for queue_id in queue_ids}
     (root / CONFIG_DIR / DELAY_FILE).write_text(to_fastjson({"offsetTable": table}), "utf-8")
-
-
-BATCH = {"attributes": {"queue.type": "BatchCQ"}}
 
 
 @dataclass(slots=True)

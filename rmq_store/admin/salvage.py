@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmq_store.admin.carried_files import BATCH, AdaptedConfig, write_zero_delay_offsets
+from rmq_store.admin.carried_files import AdaptedConfig, write_zero_delay_offsets
 from rmq_store.arrow import compute as pc
 from rmq_store.arrow.column_values import hosts, stored_bodies, stored_properties, stored_topics
 from rmq_store.commitlog.headers import Headers, rows_with_record_crc
@@ -36,7 +36,7 @@ from rmq_store.commitlog.walk import (
 from rmq_store.config.broker_conf import StoreConfig
 from rmq_store.config.dledger import unread_dledger
 from rmq_store.config.locate import require_apart
-from rmq_store.config.topics_json import batch_topics, declared_topics
+from rmq_store.config.topics_json import BATCH, batch_topics, declared_topics
 from rmq_store.consumequeue.entry_of_record import QueuesBegun
 from rmq_store.consumequeue.queue_folders import EntriesAfterCopiedLog, rows_of_entry_counts
 from rmq_store.errors import InvalidArgumentError, InvalidMessageError

@@ -23,12 +23,15 @@ from rmq_store.config.json_files import (
 from rmq_store.config.rocksdb import may_lack_topics
 from rmq_store.config.without_file import advice_on_broken
 from rmq_store.errors import LOG, CorruptConfigError
+from rmq_store.format.byte_layout import BATCH_CONSUMEQUEUE_DIR
 from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import Dialect
 from rmq_store.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
 TOPICS_FILE = "topics.json"
 TopicConfigs = dict[str, dict[str, Any]]
+BATCH: Mapping[str, Any] = {"attributes": {"queue.type": "BatchCQ"}}
+"""Settings of a topic with batch queues."""
 
 _READ, _READ_WRITE = 4, 6  # perm bits: 4 read, 2 write
 _NUMBERS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
@@ -48,7 +51,8 @@ def update_topics(
     """Add the topics of `queues` and those in `declared` to topics.json; keep existing ones, and let
     consumers read the queues. `others` of a topic that is added are read too; without a topics.json all are.
 
-    System topics are skipped: the broker creates them.
+    A topic that is added has batch queues if it has a folder of such. System topics are skipped: the broker
+    creates them.
     """
     before = read_config(root, TOPICS_FILE, undecoded)
     table = {} if before is None else dict(decode_topics(before.path, before.content))
@@ -58,7 +62,9 @@ def update_topics(
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or not is_system_topic(topic):
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic in {**counts, **declared}:
-        settings = {**table.get(topic, {}), **declared.get(topic, {})}
+        has_batch_folder = topic not in table and (root / BATCH_CONSUMEQUEUE_DIR / topic).is_dir()
+        of_folder = BATCH if has_batch_folder else {}
+        settings = {**of_folder, **table.get(topic, {}), **declared.get(topic, {})}
         table[topic] = _entry(topic, settings, counts.get(topic, 1), dialect)
     stored = None if before is None else before.content.get("dataVersion")
     version = next_version(stored if isinstance(stored, dict) else {"stateVersion": 0})

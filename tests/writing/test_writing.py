@@ -18,7 +18,7 @@ from hypothesis import given
 
 from rmq_store import MessageStore
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.config.topics_json import read_topic_configs
+from rmq_store.config.topics_json import batch_topics, read_topic_configs
 from rmq_store.errors import (
     InvalidArgumentError,
     InvalidMessageError,
@@ -30,7 +30,7 @@ from rmq_store.errors import (
 )
 from rmq_store.markers import Checkpoint
 from tests.support.damage import write_in_log
-from tests.support.golden import Golden, GoldenStore, files_below, unpack
+from tests.support.golden import Golden, GoldenStore, files_below, unpack, verified
 from tests.support.running.campaigns import few
 from tests.support.running.examples import campaign, fast
 
@@ -423,6 +423,21 @@ def test_a_relative_path_of_the_log_is_that_of_a_broker(tmp_path: Path, path: st
     with MessageStore.open(tmp_path / "store") as store:
         assert store.log_range()[0] == 0
         assert sum(batch.num_rows for batch in store.read_batches()) == 2
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "batches-5.5.0", "multipath-5.5.0"])
+def test_a_lost_topics_json_is_written_with_the_kinds_of_queues_that_are_there(
+    tmp_path: Path, name: str
+) -> None:
+    """No broker starts where it declares a topic with batch queues as a plain one."""
+    store = unpack(name, tmp_path)
+    batch = {path.name for path in Path(store.path, "batchconsumequeue").iterdir()}
+    shutil.rmtree(Path(store.path, "config"), ignore_errors=True)
+    config = StoreConfig.of({**store.log_folders})
+    with MessageStore.append_to(store.path, config) as writer:
+        writer.append({"topic": "orders", "queueId": 0, "body": b"x"})
+    assert batch_topics(read_topic_configs(store.path)) == batch
+    assert verified(store.path, config=config).verdict.starts
 
 
 def test_settings_of_topics_that_are_not_written_stay(copy: GoldenStore) -> None:
