@@ -251,10 +251,12 @@ def _files(path: Path, config: StoreConfig) -> Iterator[RefusedFile]:
         yield from _queue_files(queues, queue, config, is_batch)
         if is_batch != (queue.topic in batch):
             declared_kind, found_kind = ("plain", "batch") if is_batch else ("batch", "plain")
+            file = path / CONFIG_DIR / TOPICS_FILE
+            by = "by this file" if file.exists() else "without this file, which is missing"
             yield RefusedFile(
                 OTHER,
-                str(path / CONFIG_DIR / TOPICS_FILE),
-                f"topic {queue.topic} has {found_kind} queues, and {declared_kind} ones by this file",
+                str(file),
+                f"topic {queue.topic} has {found_kind} queues, and {declared_kind} ones {by}",
                 "declare the topic as its queues are (attribute queue.type)",
             )
             batch ^= {queue.topic}  # said once

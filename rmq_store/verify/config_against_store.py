@@ -207,6 +207,11 @@ def _missing(store: StoreReader, name: str | None, proof: str, *others: str) -> 
     )
 
 
+def was_without_config(store: StoreReader) -> bool:
+    """Whether config/ has no file, and no message shows that a broker with some wrote the store."""
+    return not config_names(store.path) and broker_message_offset(store) is None
+
+
 def broker_message_offset(store: StoreReader) -> int | None:
     """The log offset of a message with a property that only a broker sets, at the ends of queues.
 

@@ -5,6 +5,7 @@ Everything that judges a store repeats it; only `verify` makes it.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.commitlog.walk import sound_headers
+from rmq_store.config.topics_json import TOPICS_FILE
 from rmq_store.errors import StoreError, StoreLockedError, UnsupportedStoreError, shown_path, spoken
 from rmq_store.format.queues import QueueId
 from rmq_store.reading.store_reader import StoreReader
@@ -27,7 +29,7 @@ from rmq_store.recovery.recover_store import (
 from rmq_store.snapshot.snapshot import StoreSnapshot
 from rmq_store.text.sizes import counted
 from rmq_store.text.times import shown_time
-from rmq_store.verify.config_against_store import is_of_other_store_type
+from rmq_store.verify.config_against_store import is_of_other_store_type, was_without_config
 from rmq_store.verify.findings import Finding, Severity
 
 SOUND, FLAWED, DAMAGED = "sound", "flawed", "damaged"
@@ -73,7 +75,8 @@ class Verdict:
 
     `unlisted`: messages of the log that no consumer gets; `moved`: those that a queue lists at another queue
     offset than their own. `starts`: whether a broker starts on it; None if one has it open, the log grew, the
-    files are not on this host, or the store has RocksDB, is of another storeType, or in DLedger mode.
+    files are not on this host, or the store has RocksDB, is of another storeType, in DLedger mode, or has
+    batch queues and was written without configuration.
     `refusals`: the files with which it does not. `cuts`: messages that its start takes from queues, those too
     that queues list after the log's end. `stops_consumers`: whether queues lead to what is not there, or lack
     entries: a pull there fails, or goes on with the next file of the log (DefaultMessageStore#getMessage).
@@ -144,7 +147,8 @@ class Verdict:
         if self.starts is None:
             return (
                 "not known: a process writes to the store or has it open, it is not on this host, or it has "
-                "queues in RocksDB, those of another storeType, or a log in DLedger mode"
+                "queues in RocksDB, those of another storeType, a log in DLedger mode, or batch queues "
+                "and no config/"
             )
         if self.refusals:
             first, more = self.refusals[0], len(self.refusals) - 1
@@ -234,7 +238,10 @@ def broker_start_on(store: StoreReader) -> BrokerStart | None:
     if not store.log.chain.cost.grows or is_of_other_store_type(store):
         return None
     try:
-        return broker_start(store.path, store.config)
+        start = broker_start(store.path, store.config)
+        refused = {os.path.basename(file.path) for file in start.refusals}
+        # Which topics the broker will have is not known here.
+        return None if refused == {TOPICS_FILE} and was_without_config(store) else start
     except (StoreLockedError, UnsupportedStoreError):
         return None
     except StoreError as error:

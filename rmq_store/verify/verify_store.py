@@ -162,7 +162,7 @@ _REFUSED = {
     ),
     OTHER: ("file-refused", "Restore the file from a copy"),
 }
-_SAID_TO_BE_REFUSED = ("config-unreadable", "log-file-misnamed")
+_SAID_TO_BE_REFUSED = ("config-unreadable", "config-missing", "log-file-misnamed")
 _FRONT = 4  # bytes of a body that show a compression
 _BESIDE = (-1, -1)  # no part of a log
 
@@ -391,8 +391,8 @@ def _refused_files(start: BrokerStart | None, findings: Iterable[Finding]) -> It
     said = {finding.path for finding in findings if finding.code in _SAID_TO_BE_REFUSED}
     for refused in () if start is None else start.refusals:
         code, advice = _REFUSED[refused.kind]
-        # Of a file that is not here, `config-missing` says what a broker does without it.
-        if refused.path.removesuffix(".bak") not in said and os.path.exists(refused.path):
+        path = refused.path.removesuffix(".bak")
+        if said.isdisjoint((path, os.path.dirname(path))):
             meaning = f"{refused.reason}. No broker starts on it"
             yield an_error(code, refused.path, meaning, refused.remedy or advice)
 

@@ -458,6 +458,23 @@ def test_the_times_around_several_losses_are_those_around_all_of_them(tmp_path: 
     assert lost.before_ms == records[21]["storeTimestamp"]
 
 
+@pytest.mark.parametrize("name", ["batches-5.5.0", "multipath-5.5.0"])
+def test_a_store_with_batch_queues_that_never_had_a_configuration_may_get_one(
+    tmp_path: Path, name: str
+) -> None:
+    """The store classes alone wrote it. A broker starts on it if it gets the right topics.json."""
+    store = unpack(name, tmp_path)
+    verdict = verified(store.path, config=store.log_folders).verdict
+    assert (verdict.state, verdict.starts, verdict.refusals) == (SOUND, None, ())
+
+
+@pytest.mark.parametrize("case", ["config missing", "topics missing, no bak"])
+def test_a_verdict_of_refusal_is_an_error_too(tmp_path: Path, case: str) -> None:
+    report = verified(hurt(case, tmp_path).path)
+    assert not report.nothing_wrong
+    assert (report.verdict.state, report.verdict.starts) == (FLAWED, False)
+
+
 def test_a_store_that_a_process_has_open_has_no_verdict_on_its_start(copy: GoldenStore) -> None:
     with MessageStore.append_to(copy.path, copy.conf):
         assert judged(copy).starts is None
