@@ -346,7 +346,7 @@ def _take_log(store: StoreReader, root: Path, mode: str, progress: Progress | No
         path = root / COMMITLOG_DIR / Path(segment.path).name
         if not path.exists():
             if mode == "link" and segment.base < last.base and segment.size == chain.file_size:
-                os.link(segment.path, path)
+                os.link(os.path.realpath(segment.path), path)  # not a link to the file
             else:
                 _copy(segment, path, chain.file_size)
         if progress is not None:

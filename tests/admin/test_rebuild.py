@@ -195,6 +195,19 @@ def test_a_file_that_begins_with_damage_is_not_left_out(
     assert not report.all_well
 
 
+def test_a_log_file_that_is_a_symbolic_link_is_linked_itself(
+    copy: GoldenStore, tmp_path: Path
+) -> None:
+    """Not the name of it, which leads into another store, or nowhere from another folder."""
+    first, *_ = sorted(Path(copy.path, "commitlog").iterdir())
+    first.rename(tmp_path / "elsewhere")
+    first.symlink_to(os.path.relpath(tmp_path / "elsewhere", first.parent))
+    rebuilt(copy, tmp_path / "deep" / "target", log="link")
+    made = tmp_path / "deep" / "target" / "commitlog" / first.name
+    assert not made.is_symlink()
+    assert made.samefile(tmp_path / "elsewhere")
+
+
 def test_a_linked_file_is_never_written_through(copy: GoldenStore, tmp_path: Path) -> None:
     """Where the whole last file is damaged, the log ends in one that the source has too."""
     for record in copy.truth:
