@@ -19,6 +19,7 @@ from rmq_store.errors import CorruptQueueError, DataLossError
 from rmq_store.format.releases import dialect
 from rmq_store.scan.parse_options import parse_options
 from rmq_store.scan.scan import pinned_scan
+from rmq_store.search.selection import require_topic
 from rmqstore_jobs.replay_targets.dry_run import DryRun
 from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replay_targets.replay_call import ReplayReport
@@ -62,14 +63,20 @@ def run(spark: Session, spec: ReplaySpec, should_stop: ShouldStop = lambda: Fals
 
 
 def check_store(spec: ReplaySpec) -> None:
-    """Raise StoreError for a store or a selection that cannot be read.
+    """Raise StoreError for a store or a selection that cannot be read, and for a change of names that are not
+    there.
 
     Offsets may have expired, or be lost: an interrupted replay then reads only what it has not replayed.
     """
     if spec.release is not None:
         dialect(spec.release)
     with suppress(DataLossError, CorruptQueueError):
-        pinned_scan(parse_options(source_options(with_fixed_times(spec))))
+        scan = pinned_scan(parse_options(source_options(with_fixed_times(spec))))
+        changed = [*spec.topic_map, *(topic for topic, _ in spec.queue_map if topic is not None)]
+        if changed:
+            with scan.store.open() as store:
+                for topic in changed:
+                    require_topic(store, topic)
 
 
 OPTIONS: Mapping[str, DeclaredOption] = {

@@ -19,6 +19,7 @@ from rmq_store.format.queues import QueueId
 from rmq_store.format.releases import dialect
 from rmq_store.reading.store_reader import StoreReader
 from rmq_store.search.log_partitions import newest_time
+from rmq_store.system_topics.open_state import kind_of_broker_record
 from rmq_store.text import times
 from rmq_store.text.times import RelativeTime, Time
 from rmqstore_jobs.running.failures import refuse_if
@@ -120,9 +121,11 @@ def check_spec(spec: ReplaySpec) -> None:
         if path == other or other in path.parents:
             raise InvalidArgumentError(path, reason="source and targets must be separate folders")
     _check_selection(spec)
-    for new in spec.topic_map.values() if spec.to_store is not None else ():
-        fault = topic_fault(new, dialect(spec.release), StoreConfig())
+    for new in spec.topic_map.values():
+        fault = topic_fault(new, dialect(spec.release), StoreConfig()) if spec.to_store else None
         refuse_if(fault is not None, f"--map-topic: {fault}")
+        is_of_broker = kind_of_broker_record(new) is not None
+        refuse_if(is_of_broker, f"--map-topic: {new} has records of the broker, and no messages")
 
 
 def _check_target(spec: ReplaySpec) -> None:

@@ -1,4 +1,4 @@
-"""The replay's command line, its options for the source, and its journal: no Spark, no store."""
+"""The replay's command line, its options for the source, and its journal: no Spark."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rmqstore_jobs.replaying.plan import ReplayJournal, ReplayRun
 from rmqstore_jobs.replaying.replay_question import source_options
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec, check_spec, times_of, with_fixed_times
 from tests.support.golden import Golden
+from tests.support.running.commands import complaint
 
 ORDERS_0, PAYMENTS_1 = QueueId("orders", 0), QueueId("payments", 1)
 
@@ -91,6 +92,22 @@ def test_an_empty_word_is_refused() -> None:
 def test_no_target_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="no target"):
         check_spec(ReplaySpec(source="/source"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--map-topic", "orderz=copy"), "Did you mean 'orders'"),
+        (("--map-queue", "orderz:1=0"), "Did you mean 'orders'"),
+        (("--map-topic", "orders=SCHEDULE_TOPIC_XXXX"), "has records of the broker"),
+    ],
+)
+def test_a_change_of_names_that_cannot_be_is_refused(
+    golden: Golden, tmp_path: Path, more: tuple[str, str], said: str
+) -> None:
+    path = golden("clean-5.5.0").path
+    assert said in complaint("replay", path, "--to", str(tmp_path / "new"), *more, expect=2)
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_unknown_option_is_refused_with_the_nearest() -> None:
