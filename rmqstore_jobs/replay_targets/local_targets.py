@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from rmq_store.admin.salvage import RecordMover
 from rmq_store.arrow.column_definitions import DEFAULT_NAMES, arrow_schema
 from rmq_store.config.broker_conf import StoreConfig
-from rmq_store.errors import LOG, ForeignLogError, StoreError, StoreLockedError
+from rmq_store.errors import LOG, AccessError, ForeignLogError, StoreError, StoreLockedError
 from rmq_store.files.durable_files import sync_folder, sync_path
 from rmq_store.files.journal import JournalError, has_content
 from rmq_store.files.parallel import made_ahead
@@ -139,10 +139,13 @@ def open_target(
 
 @contextmanager
 def _continuing(run: ReplayRun, journal: ReplayJournal, path: str) -> Iterator[None]:
-    """Convert what prevents that an interrupted run is continued to a JournalError with what to do."""
+    """Convert what prevents that an interrupted run is continued to a JournalError with what to do.
+
+    A full disk and the like say themselves what to do before the next run, which may go on.
+    """
     try:
         yield
-    except (StoreLockedError, ForeignLogError):
+    except (StoreLockedError, ForeignLogError, AccessError):
         raise
     except StoreError as error:
         raise JournalError(

@@ -24,6 +24,7 @@ from rmq_store.files.journal import JournalError
 from rmq_store.format.byte_layout import Bytes
 from rmqstore_jobs import replay
 from rmqstore_jobs.replay import run
+from rmqstore_jobs.replay_targets.local_targets import LocalReplay
 from rmqstore_jobs.replaying import plan
 from rmqstore_jobs.replaying.plan import ReplayJournal
 from rmqstore_jobs.replaying.replay_spec import ReplaySpec
@@ -215,10 +216,17 @@ def test_a_replay_continues_after_its_target_could_not_be_written(
             raise AccessError(tmp_path / "new", reason="writing: No space left on device")
         real(self, data)
 
+    def full(*_: Any, **__: Any) -> None:
+        raise AccessError(tmp_path / "new", reason="creating a file: No space left on device")
+
     with monkeypatch.context() as patched:
         patched.setattr(LogAppender, "write", full_at_the_third)
+        patched.setattr(LocalReplay, "_undo_wave", lambda *_: None)
         report = run(None, asked)
-    assert "No space left on device" in (report.stopped_by or "")
+        assert "No space left on device" in (report.stopped_by or "")
+        patched.setattr("rmqstore_jobs.replay_targets.local_targets.finish_or_undo_append", full)
+        with pytest.raises(AccessError, match="creating a file"):  # it is still full
+            run(None, asked)
     assert run(None, asked).ok
     assert arrived(tmp_path / "new") == expected_rows(clean, everything)
 
