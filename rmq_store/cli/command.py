@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -234,4 +235,7 @@ def exit_code_of(name: str, run: Callable[[], Any]) -> int:
         advice = "Check the permissions, the disk and the mount"
         refusal = AccessError(path, reason=error.strerror or str(error), advice=advice)
         click.echo(f"{name}: {refusal}", err=True)
+    except Exception:  # Python would end with 1, as a command that has done its work
+        traceback.print_exc()
+        click.echo(f"{name}: a fault of rmqstore: please report it, with these lines", err=True)
     return EXIT_FAILED

@@ -286,6 +286,18 @@ def test_an_empty_range_of_times_has_no_message(
         assert replayed.log_range() == (0, 0)
 
 
+def test_a_fault_of_ours_is_no_answer(store: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own exit code of it, 1, means that a command has done its work."""
+
+    def faulty(*_: object) -> None:
+        raise IndexError("a fault")
+
+    monkeypatch.setattr("rmq_store.cli.commands.verify.counted", faulty)
+    said = complaint("verify", store.path, expect=2)
+    assert "IndexError: a fault" in said
+    assert said.endswith("rmqstore: a fault of rmqstore: please report it, with these lines\n")
+
+
 def test_a_pipe_that_is_closed_ends_quietly(store: GoldenStore) -> None:
     with subprocess.Popen(
         [*COMMAND, "cat", store.path, "--topic", "orders", "--json"],
