@@ -351,12 +351,12 @@ def positive_number(name: str, value: int) -> int:
 
 
 def parse_tags(tags: str | Sequence[str] | None) -> frozenset[str] | None:
-    """The tags of an expression such as "a || b", or of a list; None: all."""
+    """The tags of an expression such as "a || b", or of a list; None: all. An empty list selects nothing."""
     if tags is None:
         return None
-    words = (
-        tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several_values("tags", tags) or ()
-    )
+    words = tags.split(TAG_SEPARATOR) if isinstance(tags, str) else several_values("tags", tags)
+    if not words:
+        return frozenset()
     wanted = frozenset(written_text("a tag", word).strip() for word in words if word.strip())
     return None if not wanted or ALL_TAGS in wanted else wanted
 

@@ -75,6 +75,15 @@ def assert_off_the_range(store: MessageStore, queue: QueueId, low: int, high: in
         assert (result.status, result.next_begin_offset) == wanted
 
 
+@pytest.mark.parametrize(
+    "selection", [{"topics": []}, {"queue_ids": []}, {"tags": []}, {"keys": []}]
+)
+def test_an_empty_selection_selects_nothing(golden: Golden, selection: dict[str, Any]) -> None:
+    with golden("clean-5.5.0").open() as store:
+        assert [batch.num_rows for batch in store.read_batches(**selection)] == []
+        assert store.get_message("orders", 0, 0, tags=[]).messages == []
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", some("tags", STORES, 4))
 def test_get_message_compares_tags_as_text(untouched: Golden, name: str) -> None:
