@@ -233,6 +233,25 @@ def test_light_queues_are_filled_as_before(golden: Golden, tmp_path: Path) -> No
     assert light(str(tmp_path / "new")) == before + again
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"topics": ("%LMQ%all",)},
+        {"queues": (QueueId("%LMQ%all", 0),)},
+        {"offsets": {QueueId("%LMQ%all", 0): (0, 5)}},
+    ],
+)
+def test_a_light_queue_that_is_named_is_replayed(
+    golden: Golden, tmp_path: Path, named: dict[str, Any]
+) -> None:
+    store = golden("lmq-5.3.3")
+    report = run(None, spec(store, to_parquet=str(tmp_path / "new"), **named))
+    with store.open() as opened:
+        listed = opened.max_offset("%LMQ%all", 0)
+    assert listed > 5
+    assert report.matched == (5 if "offsets" in named else listed)
+
+
 def test_an_inner_batch_says_where_it_is_now(clean: GoldenStore, tmp_path: Path) -> None:
     half = {QueueId("inner", 0): (60, 165)}
     run(None, spec(clean, to_store=str(tmp_path / "new"), offsets=half))
