@@ -54,6 +54,30 @@ def test_each_transaction_has_the_fate_that_its_records_show(name: str, golden: 
     assert {row["state"] for row in found} >= {"committed", "rolledBack"}
 
 
+@pytest.mark.parametrize("name", [*WITH_LEVELS, "proxy-5.5.0"])
+def test_each_row_leads_to_its_committed_message_or_says_how_long_it_is_open(
+    name: str, golden: Golden
+) -> None:
+    store = golden(name)
+    newest = max(r["storeTimestamp"] for r in store.truth)
+    messages = {
+        r["properties"]["UNIQ_KEY"]: r
+        for r in store.truth
+        if r["sysFlag"] & 0xC == 0x8 and not r["topic"].startswith(("SCHEDULE_", "rmq_sys_"))
+    }
+    places = 0
+    for row in rows_of(store):
+        if row["state"] == "open":
+            assert row["openMs"] == newest - row["sinceTimestamp"]
+        if row["state"] == "committed" and row["uniqKey"] in messages:
+            message = messages[row["uniqKey"]]
+            place = (row["topic"], row["committedQueueId"], row["committedQueueOffset"])
+            assert place == (message["topic"], message["queueId"], message["queueOffset"])
+            assert row["committedTimestamp"] == message["storeTimestamp"]
+            places += 1
+    assert places
+
+
 @pytest.mark.parametrize("name", ["clean-5.3.3", "clean-5.5.0", "proxy-5.5.0"])
 def test_those_that_are_open_are_those_that_the_broker_counts(name: str, golden: Golden) -> None:
     store = golden(name)
