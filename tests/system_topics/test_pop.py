@@ -231,6 +231,22 @@ def test_a_batch_of_acknowledgements_has_no_offset_0() -> None:
     assert sorted(offsets) == [0, 1, 2]
 
 
+def test_a_copy_of_another_group_is_no_retry_of_this_one(tmp_path: Path) -> None:
+    """Both groups popped the message; it came again to one of them alone."""
+    content = {"t": "t", "q": 0, "so": 0, "pt": 1000, "it": 10, "bm": 0, "n": 1, "d": []}
+    with MessageStore.create(tmp_path / "s", SMALL) as store:
+        message = {"queueId": 0, "body": b"x", "properties": {"UNIQ_KEY": "K" * 32}}
+        store.append({"topic": "t", **message})
+        store.append({"topic": "%RETRY%one_t", **message, "reconsumeTimes": 1})
+        for group in ("one", "other"):
+            body = json.dumps(content | {"c": group}).encode()
+            topic = "rmq_sys_REVIVE_LOG_c"
+            store.append({"topic": topic, "queueId": 0, "tags": "ck", "body": body})
+    rows = objects("table", "pop", str(tmp_path / "s"))
+    states = {row["consumerGroup"]: row["state"] for row in rows if row["topic"] == "t"}
+    assert states == {"one": "retried", "other": "due"}
+
+
 def test_trace_says_who_popped_a_message(stage: Stage) -> None:
     ends = {}
     for row in objects("table", "pop", str(stage.path)):
