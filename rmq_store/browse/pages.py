@@ -42,7 +42,13 @@ from rmq_store.search.find_messages import find as find_by
 from rmq_store.search.find_messages import find_by_id, why_not_found, with_listed_offsets_only
 from rmq_store.search.log_partitions import newest_time
 from rmq_store.search.message_history import MessageHistory
-from rmq_store.search.selection import Search, property_of_text, ranges_in_store, stored_in_time
+from rmq_store.search.selection import (
+    CLOCK_SLACK_MS,
+    Search,
+    property_of_text,
+    ranges_in_store,
+    stored_in_time,
+)
 from rmq_store.sql.database import StoreDatabase
 from rmq_store.tables import TABLES_OF_A_STORE
 from rmq_store.tables.groups import GROUPS
@@ -492,7 +498,7 @@ def topic(question: PageRequest) -> Page:
     queue, upto = question.number("queue"), question.number("before")
     since, until = question.times()
     search = Search([name], None if queue is None else [queue], since, until)
-    slices = ranges_in_store(store, search)
+    slices = ranges_in_store(store, search, CLOCK_SLACK_MS)
     if upto is not None:
         slices = ranges_before(store, slices, upto)
     newest = newest_slices(store, slices, ROWS, tags)
